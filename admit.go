@@ -1,0 +1,457 @@
+package cortex
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/seed-a29ca62a/cortex/breaker"
+	"github.com/seed-a29ca62a/cortex/limit"
+)
+
+// A Permit is the right to make one attempt. It is used once: by [Permit.Done] or [Permit.Record] with the outcome, or by
+// [Permit.Release] without one; whatever comes later changes nothing. Defer Release right after a successful admission, so
+// that a panic, Goexit or early return frees it. A Permit must not be copied after first use; its methods may be called from
+// several goroutines, and do nothing on the zero Permit.
+type Permit struct {
+	_       noCopy
+	e       *Engine
+	ctx     context.Context
+	start   time.Duration
+	latency time.Duration // fixed by Answered
+	probe   breaker.Probe
+	gen     uint32
+	epoch   uint32
+	stripe  uint8
+	isProbe bool
+	// Guarded by the stripe's lock.
+	left, done bool
+}
+
+type noCopy struct{}
+
+func (*noCopy) Lock()   {}
+func (*noCopy) Unlock() {}
+
+// Admit asks for one attempt at the target, the original of a call. The error is a [*Rejection] and nothing else; the call
+// must not be made then. ctx is the attempt's: its end before the answer tells an attempt that its caller gave up from one
+// that failed. It does not block and does not allocate.
+func (e *Engine) Admit(ctx context.Context, p Priority) (Permit, error) {
+	return e.AdmitRetry(ctx, p, 0)
+}
+
+// AdmitRetry is [Engine.Admit] for the attempt of that number; 0 is the original. A retry was decided by [Engine.Decide],
+// which charged the budget; it is admitted again because the circuit may have opened while it waited.
+func (e *Engine) AdmitRetry(ctx context.Context, p Priority, attempt int) (Permit, error) {
+	now := e.now()
+	prio := e.clampPriority(p)
+	if int64(now) < e.refuseUntil.Load() {
+		if r := e.rejections[ReasonCircuitOpen][prio].Load(); r != nil && now-r.at < rejectionAge {
+			e.refusedBy[ReasonCircuitOpen].Add(1)
+			if attempt == 0 {
+				e.offeredBy[prio].Add(1)
+			}
+			e.refused(&r.Rejection)
+			return Permit{}, &r.Rejection
+		}
+	}
+	i := e.stripe()
+	s := &e.stripes[i]
+	s.mu.Lock()
+	if attempt == 0 {
+		s.offered[prio]++
+	}
+	if s.credit > 0 && now < s.until {
+		s.credit--
+		s.enter(now)
+		p := Permit{e: e, ctx: ctx, start: now, gen: s.gen, epoch: s.epoch, stripe: i}
+		s.mu.Unlock()
+		return p, nil
+	}
+	s.mu.Unlock()
+	return e.admitSlowly(ctx, now, prio, i, attempt)
+}
+
+// admitSlowly decides with the whole law: the estimators are due, or there is something to refuse.
+func (e *Engine) admitSlowly(ctx context.Context, now time.Duration, prio int, stripe uint8, attempt int) (Permit, error) {
+	e.gauge.poll(e, now)
+	var left time.Duration
+	if attempt == 0 && ctx != nil {
+		left, _ = remaining(ctx)
+	}
+	e.mu.Lock()
+	e.advance(now)
+	e.observeDeadline(left)
+	reason, probe, isProbe := e.admission(now, prio)
+	if reason != ReasonNone {
+		r := e.reject(now, reason, prio)
+		e.unlock()
+		e.refused(r)
+		return Permit{}, r
+	}
+	s := &e.stripes[stripe]
+	s.mu.Lock()
+	s.enter(now)
+	s.credit = max(0, s.credit-1)
+	p := Permit{e: e, ctx: ctx, start: now, gen: s.gen, epoch: s.epoch, stripe: stripe, probe: probe, isProbe: isProbe}
+	s.mu.Unlock()
+	e.unlock()
+	return p, nil
+}
+
+// admission is checks 3 and 4 for an attempt about to be made. e.mu is held.
+func (e *Engine) admission(now time.Duration, prio int) (Reason, breaker.Probe, bool) {
+	if e.cfg.Profile == Article {
+		return e.articleAdmission(now, prio)
+	}
+	st := e.breaker.State(now)
+	if st == breaker.Closed && e.evidenceTrips() {
+		e.armed = false
+		e.trip(now)
+		if !e.critical(prio) {
+			return ReasonCircuitEmergency, breaker.Probe{}, false
+		}
+		return ReasonNone, breaker.Probe{}, false
+	}
+	if st != breaker.Closed { // probes pass by pressure and shedding
+		if p, ok := e.breaker.TryProbe(now, e.probeLease()); ok {
+			e.announce(now)
+			return ReasonNone, p, true
+		}
+		return ReasonCircuitOpen, breaker.Probe{}, false
+	}
+	n := e.countInFlight()
+	shed := e.limiter.ShedFraction(max(e.limiter.Q(n), 0))
+	if p := e.limiter.RefuseProbability(prio, shed); p > 0 && e.random() < p {
+		return ReasonShed, breaker.Probe{}, false
+	}
+	return ReasonNone, breaker.Probe{}, false
+}
+
+func (e *Engine) articleAdmission(now time.Duration, prio int) (Reason, breaker.Probe, bool) {
+	st := e.breaker.State(now)
+	if st == breaker.Open {
+		return ReasonCircuitOpen, breaker.Probe{}, false
+	}
+	cps := e.cfg.Weights.cps(e.signalsAt(st))
+	if cps >= emergency && !e.closedOnly {
+		e.trip(now)
+		if !e.critical(prio) {
+			return ReasonCircuitEmergency, breaker.Probe{}, false
+		}
+	}
+	if prio < floorOf(cps, e.cfg.Levels) {
+		return ReasonShed, breaker.Probe{}, false
+	}
+	if st == breaker.HalfOpen && cps < emergency {
+		p, ok := e.breaker.TryProbe(now, 0)
+		if !ok {
+			return ReasonCircuitOpen, breaker.Probe{}, false
+		}
+		return ReasonNone, p, true
+	}
+	return ReasonNone, breaker.Probe{}, false
+}
+
+// probeLease is how long a probe may hold its slot: min(T, max(0.1 s, B99)).
+func (e *Engine) probeLease() time.Duration {
+	if e.off(limit.ProbeLease) {
+		return time.Hour
+	}
+	_, b99, _, _ := e.limiter.Baseline()
+	lease := max(100*time.Millisecond, b99)
+	if e.cfg.DisableTimeout {
+		return lease
+	}
+	return min(time.Duration(e.timeoutNow.Load()), lease)
+}
+
+// observeDeadline learns how much time callers have, from a sample of them.
+func (e *Engine) observeDeadline(left time.Duration) {
+	if left <= 0 {
+		return
+	}
+	if e.deadline == 0 {
+		e.deadline = left.Seconds()
+		return
+	}
+	e.deadline += 0.05 * (left.Seconds() - e.deadline)
+}
+
+func (e *Engine) countInFlight() (n int64) {
+	for i := range e.stripes {
+		s := &e.stripes[i]
+		s.mu.Lock()
+		n += s.inFlight
+		s.mu.Unlock()
+	}
+	return n
+}
+
+// trip opens the circuit. e.mu is held.
+func (e *Engine) trip(now time.Duration) {
+	if e.closedOnly {
+		return
+	}
+	rate := e.limiter.OfferedRate()
+	if e.breaker.Trip(now, rate) {
+		e.limiter.Tripped(e.breaker.SlowTrip())
+	}
+	e.announce(now)
+}
+
+// announce follows a transition of the circuit: a new generation where the state changed in substance, credit withdrawn or
+// given, the fast refusal armed, listeners told. e.mu is held.
+func (e *Engine) announce(now time.Duration) {
+	st := e.breaker.State(now)
+	wait := e.breaker.NextProbe(now)
+	if st == breaker.Closed || wait <= 0 {
+		e.refuseUntil.Store(0)
+	} else {
+		e.refuseUntil.Store(int64(now + wait))
+	}
+	if gen := e.breaker.Generation(); gen != e.gen {
+		e.gen = gen
+		e.newGeneration(now, st)
+	}
+	if st == e.state {
+		return
+	}
+	e.stats.Transitions++
+	sig := e.signalsAt(st)
+	e.event.push(StateChange{Target: e.cfg.Name, From: e.state, To: st, Generation: e.gen, CPS: e.cfg.Weights.CPS(sig),
+		Evidence: e.cfg.Weights.Evidence(sig), Signals: sig})
+	e.state = st
+}
+
+// newGeneration starts with fresh evidence: what was admitted before still leaves the count of attempts in flight but
+// touches no statistic. The article knows no generations.
+func (e *Engine) newGeneration(now time.Duration, st breaker.State) {
+	fresh := e.cfg.Profile == Adaptive && !e.off(limit.GenerationReset)
+	for i := range e.stripes {
+		s := &e.stripes[i]
+		s.mu.Lock()
+		s.credit, s.until = 0, 0
+		if fresh {
+			s.gen = e.gen
+			e.stats.Successes += s.success
+			s.success = 0
+			for b := s.lo; b <= s.hi; b++ {
+				s.latency[b] = 0
+			}
+			s.lo, s.hi = len(s.latency), -1
+		}
+		s.mu.Unlock()
+	}
+	if !fresh {
+		return
+	}
+	e.success = 0
+	e.pending.Success, e.pending.Failure, e.pending.Timeout, e.pending.Throttled = 0, 0, 0, 0
+	e.errorArea = 0
+	if st != breaker.Closed {
+		return
+	}
+	e.rolling.Reset(now)
+	e.sig = signals{}
+	e.limiter.Restart()
+	e.bucket.AtLeast(1)
+	e.armed = true
+}
+
+// Answered tells that the target has answered and only the rest of the answer is to come (response headers were read): the
+// attempt's latency is fixed and it is no longer in flight, while its outcome is still open. It serves answers that stream:
+// their length is no latency and their number no queue.
+func (p *Permit) Answered() {
+	if p.e == nil {
+		return
+	}
+	now := p.e.now()
+	s := &p.e.stripes[p.stripe]
+	s.mu.Lock()
+	if !p.left && !p.done {
+		p.leave(s, now)
+	}
+	s.mu.Unlock()
+}
+
+// leave fixes the latency and takes the attempt out of those in flight; the stripe's lock is held.
+func (p *Permit) leave(s *stripe, now time.Duration) {
+	p.latency = max(0, now-p.start)
+	s.leave(p.start, p.epoch, max(now, p.start))
+	p.left = true
+}
+
+// Done ends the attempt with its error, classified by Config.Classify; nil is a success. An attempt whose context had been
+// cancelled is neutral: its caller gave up. It reports whether the outcome counted: false for a permit that was used before
+// and for a result of an older generation of the circuit.
+func (p *Permit) Done(err error) bool {
+	if p.e == nil {
+		return false
+	}
+	if err == nil {
+		return p.Record(Success)
+	}
+	return p.Record(p.e.classify(p.ctx, err, p.e.now()-p.start).Outcome)
+}
+
+// Release frees a permit that has no outcome; after Done or Record it does nothing.
+func (p *Permit) Release() { p.Record(Neutral) }
+
+// Record ends the attempt with an outcome; see [Permit.Done] for what it reports.
+func (p *Permit) Record(o Outcome) bool {
+	e := p.e
+	if e == nil {
+		return false
+	}
+	now := e.now()
+	s := &e.stripes[p.stripe]
+	s.mu.Lock()
+	if p.done {
+		s.mu.Unlock()
+		return false
+	}
+	p.done = true
+	if !p.left {
+		p.leave(s, now)
+	}
+	if !p.isProbe && p.gen != s.gen {
+		s.stale++
+		s.mu.Unlock()
+		return false
+	}
+	if o == Success && !p.isProbe {
+		s.observe(p.latency)
+		s.mu.Unlock()
+		return true
+	}
+	s.mu.Unlock()
+	return e.record(p, o, now)
+}
+
+// record is the part of Record that is not a plain success.
+func (e *Engine) record(p *Permit, o Outcome, now time.Duration) bool {
+	e.mu.Lock()
+	defer e.unlock()
+	switch o {
+	case Success:
+		e.stats.Successes++
+	case Failure:
+		e.stats.Failures++
+	case TimedOut:
+		e.stats.Timeouts++
+	case Throttled:
+		e.stats.Throttled++
+	default:
+		o = Neutral
+		e.stats.Neutral++
+	}
+	if p.isProbe {
+		return e.probeDone(p, o, now)
+	}
+	if p.gen != e.gen && e.cfg.Profile == Adaptive && !e.off(limit.GenerationReset) {
+		e.stats.Stale++ // the circuit changed between the two locks
+		return false
+	}
+	e.count(o, p.latency, now)
+	return true
+}
+
+// count takes an outcome other than a plain success into the statistics and trips the circuit if it must. e.mu is held.
+func (e *Engine) count(o Outcome, latency, now time.Duration) {
+	article := e.cfg.Profile == Article
+	switch o {
+	case Success:
+		e.pending.Success++
+		e.rolling.AddLatency(now, bucketOf(latency), 1)
+		e.timeout.Observe(now, bucketOf(latency), 1)
+	case Failure:
+		e.pending.Failure++
+		e.errorArea += latency
+		if article { // the article's window holds the latency of every attempt: fast failures pull its P99 down
+			e.rolling.AddLatency(now, bucketOf(latency), 1)
+		}
+	case TimedOut:
+		e.pending.Timeout++
+		e.rolling.AddLatency(now, bucketOf(latency), 1)
+	case Throttled:
+		e.pending.Throttled++
+		e.errorArea += latency
+		return
+	default:
+		return
+	}
+	if o == Success || e.breaker.State(now) != breaker.Closed || e.closedOnly {
+		return
+	}
+	e.gatherSuccesses()
+	e.rolling.Advance(now)
+	if article {
+		c := e.rolling.Counts(spanAll)
+		if e.breaker.MeanTrips(c.Failures()+e.pending.Failures(), c.Success+e.pending.Success) {
+			e.trip(now)
+		}
+		return
+	}
+	cum := e.success + e.pending.Success
+	recent := e.rolling.Counts(spanAll).Success + e.pending.Success
+	if e.breaker.Failure(now, o == TimedOut, cum, recent) {
+		e.trip(now)
+	}
+}
+
+// gatherSuccesses takes the successes of the stripes, which a trip is judged by.
+func (e *Engine) gatherSuccesses() {
+	for i := range e.stripes {
+		s := &e.stripes[i]
+		s.mu.Lock()
+		e.pending.Success += s.success
+		e.stats.Successes += s.success
+		s.success = 0
+		s.mu.Unlock()
+	}
+}
+
+// probeDone gives a probe's outcome to the circuit; it enters no window of the adaptive profile.
+func (e *Engine) probeDone(p *Permit, o Outcome, now time.Duration) bool {
+	r := breaker.ProbeReleased
+	switch o {
+	case Success:
+		r = breaker.ProbeSucceeded
+	case Failure:
+		r = breaker.ProbeFailed
+	case TimedOut:
+		r = breaker.ProbeTimedOut
+	case Throttled:
+		r = breaker.ProbeThrottled
+	}
+	used, _ := e.breaker.ProbeDone(now, p.probe, r, p.latency, e.limiter.OfferedRate())
+	e.announce(now)
+	if e.cfg.Profile == Article {
+		e.count(o, p.latency, now)
+	}
+	return used
+}
+
+// classify decides what the error of an attempt says. Who ended the attempt decides, not the text of the error: drivers do
+// not always wrap the context's.
+func (e *Engine) classify(ctx context.Context, err error, took time.Duration) Class {
+	if ctx != nil && ctx.Err() != nil {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) && took >= e.longWait() {
+			return Class{Outcome: TimedOut}
+		}
+		return Class{Outcome: Neutral}
+	}
+	return e.cfg.Classify(err)
+}
+
+// longWait is how long an attempt must have been under way for its caller's own deadline to speak against the target.
+func (e *Engine) longWait() time.Duration {
+	e.mu.Lock()
+	_, b99, _, _ := e.limiter.Baseline()
+	e.mu.Unlock()
+	if b99 > 0 {
+		return b99
+	}
+	return min(e.cfg.Timeout.Bootstrap, time.Duration(e.timeoutNow.Load()))
+}

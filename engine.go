@@ -1,0 +1,380 @@
+package cortex
+
+import (
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed-a29ca62a/cortex/breaker"
+	"github.com/seed-a29ca62a/cortex/budget"
+	"github.com/seed-a29ca62a/cortex/limit"
+	"github.com/seed-a29ca62a/cortex/timeout"
+	"github.com/seed-a29ca62a/cortex/window"
+)
+
+const (
+	tickGap      = time.Millisecond      // estimators advance at most this often
+	histogramGap = 10 * time.Millisecond // latencies are collected and quantiles taken at most this often
+	rejectionAge = 100 * time.Millisecond
+	evidenceMin  = 10 // outcomes below which evidence is discounted
+	windowMin    = 50 // outcomes that make a window wide enough
+	baselineMin  = 200
+	rearmBelow   = 5_000 // evidence below which the evidence trip is armed again, in basis points
+	callCost     = 2     // a retry needs max(B99, 2·W0) to finish
+)
+
+// An Engine guards one target. Create it with [New]. All methods are safe for concurrent use.
+type Engine struct {
+	cfg        Config
+	clock      func() time.Duration
+	origin     time.Duration
+	stripes    []stripe
+	stripeMask uint8
+
+	// Read on every call, written at transitions only.
+	refuseUntil atomic.Int64 // the circuit is open and no probe is due before
+	rejections  [reasons][limit.MaxLevels + 1]atomic.Pointer[rejection]
+	refusedBy   [reasons]atomic.Uint64
+	offeredBy   [limit.MaxLevels + 1]atomic.Uint64 // offered and refused without touching a stripe, since the last tick
+	timeoutNow  atomic.Int64
+	gauge       gauge
+	remote      remoteView
+	closedOnly  bool // ablation: no circuit
+
+	mu       sync.Mutex
+	rng      rand.PCG
+	rolling  *window.Rolling
+	breaker  *breaker.Breaker
+	bucket   *budget.Bucket
+	limiter  *limit.Limiter
+	timeout  *timeout.Timeout
+	last     time.Duration // of the last tick
+	lastHist time.Duration
+	epoch    uint32
+	gen      uint32
+	state    breaker.State // as last announced
+	armed    bool
+	deadline float64 // s, typical time a caller has; 0 = not known
+	article  articleBaseline
+
+	// Since the last tick.
+	pending   window.Counts
+	errorArea time.Duration
+	area      time.Duration // ∫N dt since the last tick
+	residence time.Duration // ∫N dt since ever, wrapping
+	inFlight  int64         // at the last tick
+	success   uint64        // of this generation, collected
+	offered   [limit.MaxLevels + 1]uint64
+
+	sig   signals
+	stats Stats
+	event queue
+	log   *slog.Logger
+}
+
+// signals are the score's inputs as of the last tick; C is read from the circuit.
+type signals struct {
+	f, l, b  float64
+	q        float64 // of the last tick; admission uses the number in flight at the moment
+	slow     float64 // share of timeouts among the failures
+	p99      time.Duration
+	samples  uint64
+	span     window.Span
+	stalled  int64 // attempts in flight presumed timed out
+	throttle float64
+}
+
+// New returns an engine for one target. The error is a [*ConfigError].
+func New(c Config) (*Engine, error) {
+	c, err := c.normalize()
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{cfg: c, clock: c.Now, stripes: newStripes(), rolling: window.New(), armed: true, log: c.Logger}
+	if e.log == nil {
+		e.log = slog.New(slog.DiscardHandler)
+	}
+	e.stripeMask = uint8(len(e.stripes) - 1)
+	e.origin = c.Now() - tickGap // the first call finds the estimators due
+	e.rng = *rand.NewPCG(c.Rand.Uint64(), c.Rand.Uint64())
+	c.Breaker.Rand = e.random
+	if e.breaker, err = breaker.New(c.Breaker); err != nil {
+		return nil, part("Breaker", err)
+	}
+	if e.bucket, err = budget.New(c.Budget); err != nil {
+		return nil, part("Budget", err)
+	}
+	if e.limiter, err = limit.New(c.Limit, c.ShedSignal == ShedByPressure); err != nil {
+		return nil, part("Limit", err)
+	}
+	if e.timeout, err = timeout.New(c.Timeout); err != nil {
+		return nil, part("Timeout", err)
+	}
+	e.closedOnly = e.off(limit.Circuit)
+	e.timeoutNow.Store(int64(e.timeout.Current()))
+	e.gauge.fill.Store(noGauge)
+	e.stats.rejections = &e.refusedBy
+	return e, nil
+}
+
+// Name is the target's name.
+func (e *Engine) Name() string { return e.cfg.Name }
+
+// Config is the configuration in force, defaults filled in.
+func (e *Engine) Config() Config { return e.cfg }
+
+// now is the engine's time: since shortly before it was made.
+func (e *Engine) now() time.Duration { return e.clock() - e.origin }
+
+func (e *Engine) off(i limit.Ingredients) bool { return e.cfg.Limit.Off&i != 0 }
+
+// random is uniform in [0,1), from the engine's own generator; e.mu is held.
+func (e *Engine) random() float64 { return float64(e.rng.Uint64()>>11) / (1 << 53) }
+
+func (e *Engine) clampPriority(p Priority) int { return min(max(int(p), 0), e.cfg.Levels) }
+
+func (e *Engine) critical(p int) bool { return p >= e.cfg.Levels-1 }
+
+// advance brings everything to now, if the last tick is old enough: counts of the stripes into windows, estimators, score.
+// e.mu is held.
+func (e *Engine) advance(now time.Duration) {
+	if now-e.last < tickGap {
+		return
+	}
+	s := limit.Sample{Now: now, Gauge: e.gauge.value(), Remote: e.remote.shed(now, e.cfg.RemoteTrust)}
+	hist := now-e.lastHist >= histogramGap || e.lastHist == 0
+	if hist {
+		e.lastHist = now
+	}
+	starts := e.collect(now, hist)
+	e.success += e.pending.Success
+	e.rolling.Advance(now)
+	e.rolling.Add(now, e.pending)
+	e.readSignals(now, starts, hist)
+
+	e.bucket.Advance(now)
+	e.bucket.Earn(now, e.pending.Success)
+	if e.pending.Timeout > 0 {
+		e.timeout.ObserveTimeouts(now, e.pending.Timeout)
+	}
+	e.timeoutNow.Store(int64(e.timeout.Refresh(now)))
+
+	if e.cfg.Profile == Article {
+		e.sig.b = e.bucket.Burn()
+		e.sig.q = float64(e.inFlight) / float64(e.cfg.Concurrency)
+	} else {
+		e.advanceLaw(s, now)
+	}
+	e.sig.q = unit(max(e.sig.q, s.Gauge))
+	e.pending = window.Counts{}
+	e.errorArea = 0
+	clear(e.offered[:])
+	e.last = now
+	e.grant(now)
+}
+
+// advanceLaw feeds the adaptive law.
+func (e *Engine) advanceLaw(s limit.Sample, now time.Duration) {
+	area := e.area
+	s.InFlight = e.inFlight
+	s.Area = area.Seconds()
+	s.ErrorArea = e.errorArea.Seconds()
+	s.Success, s.Failure, s.TimedOut, s.Throttled = e.pending.Success, e.pending.Failure, e.pending.Timeout, e.pending.Throttled
+	s.Offered = &e.offered
+	s.Timeout = time.Duration(e.timeoutNow.Load())
+	if e.cfg.DisableTimeout {
+		s.Timeout = 0
+	}
+	s.Deadline = time.Duration(e.deadline * float64(time.Second))
+	if s.Deadline == 0 {
+		s.Deadline = e.cfg.Deadline
+	}
+	if p, ok := e.rolling.Quantile(e.span(baselineMin), 0.99); ok {
+		s.P99 = p
+	}
+	s.Outcomes = e.sig.samples
+	st := e.breaker.State(now)
+	e.sig.b = e.bucket.BurnNow()
+	sig := e.signalsAt(st)
+	s.Calm = st == breaker.Closed && e.cfg.Weights.cps(sig) < 3_000
+	s.Evidence = e.cfg.Weights.Evidence(sig)
+	e.limiter.Advance(s)
+	e.bucket.SetCapacity(e.limiter.Capacity())
+	e.sig.q = e.limiter.Q(e.inFlight)
+}
+
+// collect takes what the stripes counted since the last tick and withdraws their credit. It returns the sum of the starts of
+// the attempts in flight.
+func (e *Engine) collect(now time.Duration, hist bool) (starts time.Duration) {
+	epoch := uint32(now / e.cfg.PermitLife)
+	var done, in time.Duration
+	var n int64
+	for i := range e.stripes {
+		s := &e.stripes[i]
+		s.mu.Lock()
+		s.credit, s.until = 0, 0
+		if s.epoch != epoch {
+			e.stats.Lost += uint64(s.turn(epoch, now))
+		}
+		e.pending.Success += s.success
+		e.stats.Successes += s.success
+		e.stats.Attempts += s.attempts
+		e.stats.Stale += s.stale
+		s.success, s.attempts, s.stale = 0, 0, 0
+		for p := range s.offered[:e.cfg.Levels+1] {
+			e.offered[p] += s.offered[p]
+			s.offered[p] = 0
+		}
+		n += s.inFlight
+		in += s.starts
+		done += s.done
+		if hist && s.lo <= s.hi {
+			e.collectLatencies(s, now)
+		}
+		s.mu.Unlock()
+	}
+	for p := range e.offeredBy[:e.cfg.Levels+1] {
+		if e.offeredBy[p].Load() > 0 {
+			e.offered[p] += e.offeredBy[p].Swap(0)
+		}
+		e.stats.Calls += e.offered[p]
+	}
+	total := done + time.Duration(n)*now - in
+	e.area, e.residence = total-e.residence, total
+	e.inFlight = n
+	return in
+}
+
+func (e *Engine) collectLatencies(s *stripe, now time.Duration) {
+	for b := s.lo; b <= s.hi; b++ {
+		if k := uint64(s.latency[b]); k > 0 {
+			e.rolling.AddLatency(now, b, k)
+			e.timeout.Observe(now, b, k)
+			s.latency[b] = 0
+		}
+	}
+	s.lo, s.hi = window.Buckets, -1
+}
+
+// grant shares the room in which nothing could be refused among the stripes, until the next tick.
+func (e *Engine) grant(now time.Duration) {
+	room := int64(0)
+	if e.breaker.State(now) == breaker.Closed {
+		room = e.room()
+	}
+	each, rest := room/int64(len(e.stripes)), room%int64(len(e.stripes))
+	for i := range e.stripes {
+		s := &e.stripes[i]
+		s.mu.Lock()
+		s.credit = each
+		if int64(i) < rest {
+			s.credit++
+		}
+		s.until = now + tickGap
+		s.mu.Unlock()
+	}
+}
+
+func (e *Engine) room() int64 {
+	if e.cfg.Profile == Article { // floor 0 sheds nobody
+		if floorOf(e.cfg.Weights.cps(e.signalsAt(breaker.Closed)), e.cfg.Levels) > 0 {
+			return 0
+		}
+		return 1 << 30
+	}
+	if e.evidenceTrips() {
+		return 0
+	}
+	return e.limiter.Headroom(e.inFlight)
+}
+
+// span is the window that signals are taken from.
+func (e *Engine) span(atLeast uint64) window.Span {
+	if e.cfg.Profile == Article || e.off(limit.ShortWindows) {
+		return window.Span60s
+	}
+	return e.rolling.Shortest(atLeast)
+}
+
+// readSignals takes F and L from the windows.
+func (e *Engine) readSignals(now, starts time.Duration, hist bool) {
+	sig := &e.sig
+	sig.span = e.span(windowMin)
+	c := e.rolling.Counts(sig.span)
+	_, base, _, _ := e.limiter.Baseline()
+	sig.stalled = 0
+	if n := e.inFlight; n > 0 && e.cfg.Profile == Adaptive && !e.cfg.DisableTimeout {
+		// Attempts that hang do not count until they return, unless their age speaks first: when the mean age of those in
+		// flight has passed the timeout that should have ended them, they are presumed timed out.
+		age := now - starts/time.Duration(n)
+		if age > max(time.Duration(e.timeoutNow.Load()), 2*base) {
+			sig.stalled = n
+			c.Timeout += uint64(n)
+		}
+	}
+	sig.samples = c.Total()
+	sig.f, sig.slow = 0, 0
+	if f := c.Failures(); f > 0 {
+		sig.f = float64(f) / float64(c.Total())
+		sig.slow = float64(c.Timeout) / float64(f)
+	}
+	if hist {
+		sig.p99, _ = e.rolling.Quantile(sig.span, 0.99)
+		if e.cfg.Profile == Article {
+			if p50, ok := e.rolling.Quantile(sig.span, 0.50); ok {
+				e.article.learn(now, p50)
+			}
+		}
+	}
+	if e.cfg.Profile == Article {
+		base = e.article.base()
+	}
+	sig.l = LatencyDeviation(float64(sig.p99), float64(base))
+	if sig.stalled > 0 {
+		sig.l = 1
+	}
+	if e.cfg.Profile == Adaptive {
+		sig.f = discount(sig.f, sig.samples)
+		sig.l = discount(sig.l, e.rolling.Latencies(sig.span)+uint64(sig.stalled))
+	}
+}
+
+// discount weighs evidence from fewer than ten samples by their number.
+func discount(v float64, n uint64) float64 {
+	if n < evidenceMin {
+		return v * float64(n) / evidenceMin
+	}
+	return v
+}
+
+func (e *Engine) signalsAt(st breaker.State) Signals {
+	return Signals{F: e.sig.f, L: e.sig.l, Q: unit(e.sig.q), B: e.sig.b, C: st.Pressure()}
+}
+
+// evidenceTrips arms and evaluates the evidence trip of the adaptive profile.
+func (e *Engine) evidenceTrips() bool {
+	ev := e.cfg.Weights.evidence(e.signalsAt(breaker.Closed))
+	if ev < rearmBelow {
+		e.armed = true
+	}
+	return e.armed && ev >= emergency && !e.off(limit.EvidenceTrip) && !e.closedOnly
+}
+
+// articleBaseline is the article's learned baseline: the P50, averaged over a minute, learned in trouble too.
+type articleBaseline struct {
+	value float64
+	last  time.Duration
+}
+
+func (b *articleBaseline) learn(now, p50 time.Duration) {
+	if b.value == 0 {
+		b.value = float64(p50)
+	} else if dt := now - b.last; dt > 0 {
+		b.value += (float64(p50) - b.value) * min(1, dt.Minutes())
+	}
+	b.last = now
+}
+
+func (b *articleBaseline) base() time.Duration { return time.Duration(b.value) }

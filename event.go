@@ -1,0 +1,134 @@
+package cortex
+
+import (
+	"time"
+
+	"github.com/seed-a29ca62a/cortex/breaker"
+)
+
+// StateChange is a transition of a target's circuit.
+type StateChange struct {
+	Target     string
+	From, To   breaker.State
+	Generation uint32
+	CPS        float64
+	Evidence   float64
+	Signals    Signals
+}
+
+// DecisionEvent is a refusal or a decision on a failed attempt.
+type DecisionEvent struct {
+	Target   string
+	Priority Priority
+	Attempt  int
+	Decision Decision   // of a failed attempt; its Reason is set for refusals too
+	Refusal  *Rejection // of an attempt before it was made, else nil
+}
+
+// queueBound is how many events may wait for a listener that blocks.
+const queueBound = 1024
+
+// queue holds events until the engine's lock is free. Whoever finds no one delivering delivers all that wait, so listeners
+// are called in order, never two at a time and never under a lock; a listener that uses the engine only adds to the queue.
+type queue struct {
+	events     []any
+	delivering bool
+	dropped    uint64
+}
+
+func (q *queue) push(ev any) {
+	if len(q.events) >= queueBound {
+		q.dropped++
+		return
+	}
+	q.events = append(q.events, ev)
+}
+
+// unlock releases e.mu and delivers what happened under it.
+func (e *Engine) unlock() {
+	if len(e.event.events) == 0 || e.event.delivering {
+		e.mu.Unlock()
+		return
+	}
+	e.event.delivering = true
+	defer func() { // also when a listener ends the goroutine
+		e.event.delivering = false
+		e.mu.Unlock()
+	}()
+	for len(e.event.events) > 0 {
+		batch := e.event.events
+		e.event.events = nil
+		e.deliverAll(batch)
+	}
+}
+
+// deliverAll calls the listeners with e.mu free, and holds it again when it returns.
+func (e *Engine) deliverAll(batch []any) {
+	e.mu.Unlock()
+	defer e.mu.Lock()
+	for _, ev := range batch {
+		e.deliver(ev)
+	}
+}
+
+func (e *Engine) deliver(ev any) {
+	defer func() {
+		if r := recover(); r != nil {
+			e.log.Error("cortex: listener panicked", "target", e.cfg.Name, "panic", r)
+		}
+	}()
+	switch ev := ev.(type) {
+	case StateChange:
+		e.log.Info("cortex: circuit", "target", ev.Target, "from", ev.From.String(), "to", ev.To.String(), "cps", ev.CPS,
+			"evidence", ev.Evidence)
+		if e.cfg.OnStateChange != nil {
+			e.cfg.OnStateChange(ev)
+		}
+	case DecisionEvent:
+		e.cfg.OnDecision(ev)
+	}
+}
+
+// tell queues a decision for the listener and delivers it.
+func (e *Engine) tell(ev DecisionEvent) {
+	e.mu.Lock()
+	e.event.push(ev)
+	e.unlock()
+}
+
+// refused tells the listener of a refusal, where there is one.
+func (e *Engine) refused(r *Rejection) {
+	if e.cfg.OnDecision == nil {
+		return
+	}
+	e.tell(DecisionEvent{Target: e.cfg.Name, Priority: r.Priority, Refusal: r,
+		Decision: Decision{Reason: r.Reason, CPS: r.CPS, Signals: r.Signals, State: StateOf(r.CPS), Circuit: r.Circuit, Floor: r.Floor}})
+}
+
+// rejection is a Rejection with the moment it was made, so that it can be shared while it is fresh.
+type rejection struct {
+	Rejection
+	at time.Duration
+}
+
+// reject counts a refusal and returns its error, shared while fresh: a storm of refusals must not allocate. e.mu is held.
+func (e *Engine) reject(now time.Duration, reason Reason, prio int) *Rejection {
+	e.refusedBy[reason].Add(1)
+	slot := &e.rejections[reason][prio]
+	if r := slot.Load(); r != nil && now-r.at < rejectionAge && r.Circuit == e.state {
+		return &r.Rejection
+	}
+	p := e.pressure(now)
+	r := &rejection{at: now, Rejection: Rejection{Target: e.cfg.Name, Reason: reason, Priority: Priority(prio), Floor: p.Floor,
+		CPS: p.CPS, Signals: p.Signals, Circuit: p.Circuit, RetryAfter: retryAfter(p)}}
+	slot.Store(r)
+	return &r.Rejection
+}
+
+// retryAfter estimates when it is worth asking again: with the next probe, or when a second's worth of shedding has passed.
+func retryAfter(p Pressure) time.Duration {
+	if p.Circuit != breaker.Closed {
+		return max(p.NextProbe, 100*time.Millisecond)
+	}
+	return time.Second
+}

@@ -1,0 +1,567 @@
+// Package limit holds the adaptive law's view of a target's capacity: an in-flight limit from Little's law, the shed
+// fraction under PI control on the queue, and the distribution of priorities that the fraction is mapped through.
+//
+// The law, its symbols and the reason for every constant are those of the project's control-law notes; no constant is in
+// units of a machine. A [Limiter] is not safe for concurrent use: the engine advances it under its own lock, at most once a
+// millisecond, from the differences of counters and the exact integral of the number in flight.
+package limit
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// MaxLevels is the highest number of priority levels.
+const MaxLevels = 31
+
+// Constants of the law (control-law 1.6).
+const (
+	alpha      = 0.35 // share of the slack between the healthy P99 and the timeout that queueing may take
+	setPoint   = 0.5  // Q*: at it the mean sojourn time is τ*
+	kp         = 1.0  // proportional gain; by itself the fuse: at Q = 1.5 everything is refused
+	kiTau      = 0.8  // integral gain × τ*: the plant is an integrator, so the gain must scale with 1/τ*
+	kiMin      = 0.05
+	kiMax      = 5.0
+	phiMax     = 0.98 // anti-windup; a trickle always gets through
+	kappaMin   = 0.1
+	kappaBack  = 30.0 // s
+	leak       = 60.0 // s: without load nothing is learned about capacity, so the estimate leaks
+	n0Tau      = 10.0 // s
+	priceLow   = 0.02 // price of a retry when failures do not depend on load
+	warmCount  = 100  // successes that end the warm-up
+	throttleOK = 0.05 // share of 429s that sheds nothing
+	gaugeOK    = 0.8  // fill of a user's own queue that sheds nothing
+)
+
+// Ingredients is a set of parts of the adaptive law, for switching them off one at a time. It is for the laboratory's
+// ablation table, not for operation.
+type Ingredients uint32
+
+// Parts of the law that can be switched off.
+const (
+	AdaptiveLimit   Ingredients = 1 << iota // no limit at all: Q stays 0
+	HealthyFloor                            // no N0 floor under the limit
+	FloorScale                              // κ stays 1
+	Integral                                // P control only
+	ErrorOccupancy                          // fast errors count as queue
+	BaselineFreeze                          // the baseline learns in trouble too
+	WarmUp                                  // no cold-start rule
+	SlowStart                               // no ramp after a circuit closes
+	Circuit                                 // never opens
+	EvidenceTrip                            // opens on outcomes only
+	GenerationReset                         // old evidence survives a transition
+	ProbeLease                              // a probe holds its slot until it returns
+	LoadPrice                               // every retry costs one token
+	ShortWindows                            // 60 s window for signals
+)
+
+// Config bounds the limit. The zero value leaves it to the law.
+type Config struct {
+	Levels int         // priority levels, 1 to MaxLevels; zero = 10
+	Min    int         // the limit never falls below it; zero = 2
+	Max    int         // the limit never rises above it; zero = no bound
+	Off    Ingredients // ablation
+}
+
+// Normalize fills in defaults and checks the rest; the error names the field.
+func (c Config) Normalize() (Config, error) {
+	if c.Levels == 0 {
+		c.Levels = 10
+	}
+	if c.Min == 0 {
+		c.Min = 2
+	}
+	switch {
+	case c.Levels < 1 || c.Levels > MaxLevels:
+		return c, fmt.Errorf("Levels: %d is not from 1 to %d", c.Levels, MaxLevels)
+	case c.Min < 1:
+		return c, fmt.Errorf("Min: %d is below 1", c.Min)
+	case c.Max < 0:
+		return c, fmt.Errorf("Max: %d is negative; leave it out for no bound", c.Max)
+	case c.Max > 0 && c.Max < c.Min:
+		return c, fmt.Errorf("Max: %d is below Min %d", c.Max, c.Min)
+	}
+	return c, nil
+}
+
+// Sample is what happened since the last [Limiter.Advance].
+type Sample struct {
+	Now       time.Duration
+	InFlight  int64   // now
+	Area      float64 // ∫N dt since the last sample, in seconds
+	ErrorArea float64 // the sum of the latencies of fast errors and throttled answers, in seconds
+	Success   uint64
+	Failure   uint64 // fast ones
+	TimedOut  uint64
+	Throttled uint64
+	Offered   *[MaxLevels + 1]uint64 // first attempts by priority; nil = none
+	Timeout   time.Duration          // attempt timeout in force
+	Deadline  time.Duration          // typical time a caller has; 0 = unlimited
+	P99       time.Duration          // of the shortest window that can tell; 0 = none
+	Outcomes  uint64                 // in the window the signals are taken from
+	Calm      bool                   // pressure low and circuit closed: the baseline may learn
+	Gauge     float64                // fill of a user's queue, in [0,1]; negative = none
+	Evidence  float64                // E, used by ShedByPressure only
+	Remote    float64                // share that the target's own guard sheds, as far as it is trusted
+}
+
+// Limiter is the law's state. Times inside are in seconds.
+type Limiter struct {
+	cfg        Config
+	byPressure bool
+	last       time.Duration
+	first      time.Duration // first arrival
+	started    bool
+	warm       bool
+
+	x, nbar, w, errOcc float64 // EWMAs with τx, same fill
+	thr, out           float64 // throttled answers and all outcomes a second, same fill
+	mu                 float64 // capacity estimate, successes a second
+	w0, b99, n0        float64 // baseline
+	tau                float64 // τ*
+	tauX               float64
+	phi                float64
+	kappa              float64
+	lambda, lambdaW    float64
+	pd                 [MaxLevels + 1]float64
+	pdSum              float64
+	limit              float64
+	cwnd, cwnd0        float64 // cwnd = +Inf: no ramp
+	e                  float64 // the control error without the in-flight part
+	hasE               bool
+	evidence, remote   float64
+
+	successes, arrivals uint64
+	area, errArea       float64 // since the first arrival, during warm-up
+	blockArea, blockErr float64
+	blockStart          float64
+	blockOK             uint64
+	idleSince           float64
+}
+
+// New returns a limiter; byPressure drives shedding by the evidence gated by Q instead of Q alone (DESIGN 4).
+func New(c Config, byPressure bool) (*Limiter, error) {
+	c, err := c.Normalize()
+	if err != nil {
+		return nil, err
+	}
+	l := &Limiter{cfg: c, byPressure: byPressure, kappa: 1, cwnd: math.Inf(1), limit: 20}
+	l.warm = c.Off&WarmUp != 0
+	return l, nil
+}
+
+func (l *Limiter) on(i Ingredients) bool { return l.cfg.Off&i == 0 }
+
+// Advance brings the estimators to s.Now. A sample that is not later than the last one is ignored, so its counts must be
+// carried into the next.
+func (l *Limiter) Advance(s Sample) {
+	dt := (s.Now - l.last).Seconds()
+	if dt <= 0 {
+		return
+	}
+	l.last = s.Now
+	now := s.Now.Seconds()
+	arrived := l.offered(s.Offered, dt)
+	if !l.started {
+		if arrived == 0 && s.Success+s.Failure+s.TimedOut+s.Throttled == 0 {
+			return
+		}
+		l.started, l.first, l.blockStart = true, s.Now, now
+	}
+	te := effectiveTimeout(s.Timeout, s.Deadline)
+	l.evidence, l.remote = s.Evidence, s.Remote
+	l.sojournTarget(te)
+
+	a := math.Exp(-dt / l.tauX)
+	in := (1 - a) / dt
+	l.x = l.x*a + float64(s.Success)*in
+	l.nbar = l.nbar*a + s.Area*in
+	l.errOcc = l.errOcc*a + s.ErrorArea*in
+	l.thr = l.thr*a + float64(s.Throttled)*in
+	l.out = l.out*a + float64(s.Success+s.Failure+s.TimedOut+s.Throttled)*in
+	l.w = l.w*a + 1 - a
+
+	busy := l.busy()
+	l.capacity(busy, a, dt)
+	l.successes += s.Success
+	l.arrivals += arrived
+	if l.warm {
+		l.baseline(s, now, dt, busy)
+	} else {
+		l.warmUp(s, te)
+	}
+	l.sojournTarget(te)
+	l.kappa += (1 - l.kappa) * (1 - math.Exp(-dt/kappaBack))
+	l.setLimit(te)
+	l.ramp(s.Success, s.TimedOut)
+	l.integrate(s, dt, now, arrived > 0)
+}
+
+func effectiveTimeout(timeout, deadline time.Duration) float64 {
+	te := timeout.Seconds()
+	if d := deadline.Seconds(); d > 0 && (te <= 0 || d < te) {
+		te = d
+	}
+	if te <= 0 {
+		te = 1
+	}
+	return te
+}
+
+func (l *Limiter) offered(by *[MaxLevels + 1]uint64, dt float64) (n uint64) {
+	if by == nil {
+		return 0
+	}
+	decay := math.Exp(-dt / 20)
+	l.pdSum = 0
+	for p := range l.pd[:l.cfg.Levels+1] {
+		n += by[p]
+		l.pd[p] = l.pd[p]*decay + float64(by[p])
+		l.pdSum += l.pd[p]
+	}
+	a := math.Exp(-dt / 5)
+	l.lambda = l.lambda*a + float64(n)/dt*(1-a)
+	l.lambdaW = l.lambdaW*a + 1 - a
+	return n
+}
+
+// sojournTarget sets τ* and τx.
+func (l *Limiter) sojournTarget(te float64) {
+	if l.w0 > 0 {
+		l.tau = math.Max(1.5*l.w0, l.w0+alpha*math.Max(0, te-l.b99))
+	} else {
+		l.tau = 0.3 * te
+	}
+	l.tauX = 10.0
+	if l.mu > 0 { // the remembered capacity: a stall does not lengthen its own window
+		l.tauX = math.Min(10, math.Max(0.2, math.Max(30/l.mu, 2*l.tau)))
+	}
+}
+
+// queueing is the EWMA of the number in flight without those that will end as fast errors.
+func (l *Limiter) queueing() float64 {
+	if !l.on(ErrorOccupancy) {
+		return l.nbar
+	}
+	return math.Max(0, l.nbar-l.errOcc)
+}
+
+func (l *Limiter) busy() bool {
+	n := l.queueing()
+	return l.w > 0 && n/l.w >= 1.5 && n > l.x*l.tau
+}
+
+func (l *Limiter) capacity(busy bool, a, dt float64) {
+	if l.w <= 0 {
+		return
+	}
+	rate := l.x / l.w
+	if busy { // what comes out under saturation is the capacity
+		l.mu += (rate - l.mu) * (1 - a)
+		return
+	}
+	l.mu *= math.Exp(-dt / leak)
+	if rate > l.mu && l.x*l.tauX >= 3 && l.w > 0.3 {
+		l.mu += (rate - l.mu) * (1 - a)
+	}
+}
+
+// warmUp learns everything by Little's law over the whole warm-up, both ways, no freeze. The cap of 0.3·Te keeps a cold
+// start inside an incident from learning it; ∫N dt per success, residence of timeouts included, is the same quantity as the
+// sojourn it is compared with later (survivors alone would make a healthy target look busy for ever).
+func (l *Limiter) warmUp(s Sample, te float64) {
+	l.area += s.Area
+	l.errArea += s.ErrorArea
+	elapsed := (s.Now - l.first).Seconds()
+	if l.successes > 0 {
+		l.w0 = math.Min(math.Max(0, l.area-l.errArea)/float64(l.successes), 0.3*te)
+	}
+	if elapsed > 0 {
+		l.n0 = l.w0 * float64(l.successes) / elapsed
+		rate := float64(l.arrivals) / elapsed
+		if l.w > 0 {
+			rate = math.Max(rate, l.x/l.w)
+		}
+		l.mu = rate
+	}
+	if s.P99 > 0 {
+		l.b99 = s.P99.Seconds()
+	}
+	if l.successes >= warmCount && elapsed >= math.Max(1, 10*l.w0) {
+		l.warm = true
+		l.block(s.Now.Seconds())
+	}
+}
+
+func (l *Limiter) block(now float64) {
+	l.blockStart, l.blockArea, l.blockErr, l.blockOK = now, 0, 0, 0
+}
+
+// baseline moves W0, B99 and N0 toward what calm operation shows: fast downward, slowly upward, not at all in trouble.
+func (l *Limiter) baseline(s Sample, now, dt float64, busy bool) {
+	if l.on(BaselineFreeze) && (!s.Calm || l.phi > 0.01 || busy) {
+		l.block(now)
+		return
+	}
+	l.n0 += (l.queueing()/math.Max(l.w, 1e-9) - l.n0) * (1 - math.Exp(-dt/n0Tau)) * l.w
+	l.blockArea += s.Area
+	l.blockErr += s.ErrorArea
+	l.blockOK += s.Success
+	length := now - l.blockStart
+	if l.blockOK < 50 || length < 0.5 {
+		return
+	}
+	up := 60.0
+	if l.successes < 2_000 {
+		up = 5
+	}
+	toward := func(v, to float64) float64 {
+		if v <= 0 {
+			return to
+		}
+		tau := up
+		if to < v {
+			tau = 5
+		}
+		return v + (to-v)*(1-math.Exp(-length/tau))
+	}
+	l.w0 = toward(l.w0, math.Max(0, l.blockArea-l.blockErr)/float64(l.blockOK))
+	if s.P99 > 0 {
+		l.b99 = toward(l.b99, s.P99.Seconds())
+	}
+	l.block(now)
+}
+
+func (l *Limiter) setLimit(te float64) {
+	limit := l.mu * l.tau / setPoint
+	if l.on(HealthyFloor) {
+		k := l.kappa
+		if !l.on(FloorScale) {
+			k = 1
+		}
+		// 3√N0 + 5 is Poisson slack: no false refusals at low traffic.
+		limit = math.Max(limit, k*(2*l.n0+3*math.Sqrt(l.n0)+5))
+	}
+	if !l.warm {
+		limit = math.Max(math.Max(20, limit), l.mu*math.Max(l.tau, 0.3*te)/setPoint)
+	}
+	limit = math.Max(limit, float64(l.cfg.Min))
+	if l.cfg.Max > 0 {
+		limit = math.Min(limit, float64(l.cfg.Max))
+	}
+	l.limit = limit
+}
+
+// ramp is slow start on in-flight, clocked by the target's own answers: it doubles a round trip and takes longer by itself
+// when the target is slow.
+func (l *Limiter) ramp(success, timeouts uint64) {
+	if math.IsInf(l.cwnd, 1) {
+		return
+	}
+	l.cwnd = math.Max(l.cwnd0, l.cwnd+float64(success)-0.5*float64(timeouts))
+	if l.cwnd >= l.limit {
+		l.cwnd = math.Inf(1)
+	}
+}
+
+func (l *Limiter) integrate(s Sample, dt, now float64, arrived bool) {
+	l.e, l.hasE = 0, false
+	if s.Outcomes+s.Throttled >= 5 && l.out > 0 && l.thr > 0 {
+		l.e, l.hasE = l.thr/l.out-throttleOK, true
+	}
+	if s.Gauge >= 0 {
+		if g := s.Gauge - gaugeOK; !l.hasE || g > l.e {
+			l.e, l.hasE = g, true
+		}
+	}
+	if arrived || s.InFlight > 0 {
+		if idle := now - l.idleSince; idle > 1 && s.InFlight == 0 {
+			l.phi *= math.Exp(-idle)
+		}
+		l.idleSince = now
+	} else if now-l.idleSince > 1 {
+		l.phi *= math.Exp(-dt)
+	}
+	if !l.warm || !l.on(Integral) {
+		l.phi = 0
+		return
+	}
+	ki := math.Min(kiMax, math.Max(kiMin, kiTau/l.tau))
+	e := math.Max(-1, math.Min(1, l.errorAt(l.Q(s.InFlight))))
+	l.phi = math.Max(0, math.Min(phiMax, l.phi+math.Min(dt, 0.1)*ki*e))
+}
+
+func (l *Limiter) errorAt(q float64) float64 {
+	e := q - setPoint
+	if l.byPressure {
+		// The evidence gated by Q: 0.1875 is the weight of Q in E, so that the loop gain is the same.
+		e = (l.evidence - 0.40) / 0.1875
+		if q < 0.3 {
+			e = math.Min(e, q-0.3)
+		}
+	}
+	if l.hasE && l.e > e {
+		return l.e
+	}
+	return e
+}
+
+// Q is the queue pressure of n attempts in flight against the limit; it may exceed 1.
+func (l *Limiter) Q(n int64) float64 {
+	if !l.on(AdaptiveLimit) {
+		return 0
+	}
+	free := float64(n)
+	if l.w > 0 && l.on(ErrorOccupancy) {
+		free = math.Max(0, free-l.errOcc/l.w)
+	}
+	return free / math.Min(l.limit, l.cwnd)
+}
+
+// ShedFraction is the share of the offered calls to shed at queue pressure q, lowest priority first.
+func (l *Limiter) ShedFraction(q float64) float64 {
+	if !l.warm && q < 1 && !l.hasE {
+		return l.remote
+	}
+	s := l.phi + kp*l.errorAt(q)
+	if !l.warm && q < 1 {
+		s = kp * l.e
+	}
+	if l.byPressure {
+		s = math.Max(s, (q-0.75)/0.5)
+	}
+	return math.Max(0, math.Min(1, math.Max(s, l.remote)))
+}
+
+// RefuseProbability maps a shed fraction through the observed distribution of priorities: 1 for those wholly inside the
+// fraction counted from the lowest, 0 for those wholly above it.
+func (l *Limiter) RefuseProbability(priority int, shed float64) float64 {
+	if shed <= 0 {
+		return 0
+	}
+	lo, hi := 0.0, 1.0
+	if l.pdSum > 0 {
+		below := 0.0
+		for p := range l.pd[:priority] {
+			below += l.pd[p]
+		}
+		lo, hi = below/l.pdSum, (below+l.pd[priority])/l.pdSum
+	}
+	return RefuseProbability(lo, hi, shed)
+}
+
+// RefuseProbability is the chance that a call of a priority which takes the share [lo, hi] of the offered calls, counted
+// from the lowest, falls into the fraction shed.
+func RefuseProbability(lo, hi, shed float64) float64 {
+	switch {
+	case shed <= lo:
+		return 0
+	case shed >= hi:
+		return 1
+	}
+	return (shed - lo) / (hi - lo)
+}
+
+// Floor is the lowest priority that the fraction shed does not take whole.
+func (l *Limiter) Floor(shed float64) int {
+	below := 0.0
+	for p := range l.pd[:l.cfg.Levels+1] {
+		below += l.pd[p]
+		if shed <= 0 || l.pdSum > 0 && below/l.pdSum > shed {
+			return p
+		}
+	}
+	return l.cfg.Levels
+}
+
+// Headroom is how many more attempts may enter before any could be refused: while they last, admission needs no look at the
+// law. It is 0 when anything but an empty queue speaks.
+func (l *Limiter) Headroom(inFlight int64) int64 {
+	if !l.on(AdaptiveLimit) {
+		return math.MaxInt32
+	}
+	if l.phi > 0 || l.remote > 0 || l.byPressure || l.hasE && l.e > 0 {
+		return 0
+	}
+	edge := setPoint
+	if !l.warm {
+		edge = 1
+	}
+	room := edge*math.Min(l.limit, l.cwnd) - float64(inFlight) - 1
+	if room <= 0 {
+		return 0
+	}
+	return int64(math.Min(room, math.MaxInt32))
+}
+
+// Price of a retry in tokens: 0.02 when failures do not depend on load, up to 1 when anything looks like load. l is the
+// latency signal, q the queue pressure, slow the share of timeouts among failures.
+func (l *Limiter) Price(latency, q, slow float64) float64 {
+	if !l.on(LoadPrice) {
+		return 1
+	}
+	return Price(latency, q, slow, l.phi)
+}
+
+// Price is the law behind [Limiter.Price] (control-law 1.5), phi the integral part of the shed fraction. The dead band on
+// the latency signal matters: the noise of a P99 alone is no load.
+func Price(latency, q, slow, phi float64) float64 {
+	g := math.Max(0, math.Min(1, math.Max((latency-0.2)/0.3, math.Max((q-0.25)/0.25, slow))))
+	if phi > 0.02 {
+		g = 1
+	}
+	return priceLow + (1-priceLow)*g
+}
+
+// Shed is the shed fraction of an idle controller (φ = 0) at queue pressure q: what one look without history decides.
+func Shed(q float64) float64 { return math.Max(0, math.Min(1, kp*(q-setPoint))) }
+
+// Tripped tells that the circuit opened; slow, that at least half of the failures were timeouts: the floor proved too high
+// and is halved.
+func (l *Limiter) Tripped(slow bool) {
+	if slow {
+		l.kappa = math.Max(kappaMin, l.kappa/2)
+	}
+}
+
+// Restart begins a new generation after a circuit closed: rates are forgotten, capacity and baseline kept, in-flight ramps up.
+func (l *Limiter) Restart() {
+	l.x, l.nbar, l.w, l.errOcc, l.thr, l.out = 0, 0, 0, 0, 0, 0
+	l.phi = 0
+	if l.on(SlowStart) {
+		l.cwnd0 = math.Max(2, l.n0/4)
+		l.cwnd = l.cwnd0
+	}
+	l.block(l.last.Seconds())
+}
+
+// Limit is the number of attempts in flight at which Q is 1.
+func (l *Limiter) Limit() float64 { return math.Min(l.limit, l.cwnd) }
+
+// Capacity is the estimated capacity in successes a second.
+func (l *Limiter) Capacity() float64 { return l.mu }
+
+// OfferedRate is the rate of first attempts a second, averaged over 5 s.
+func (l *Limiter) OfferedRate() float64 {
+	if l.lambdaW <= 0 {
+		return 0
+	}
+	return l.lambda / l.lambdaW
+}
+
+// Baseline of healthy operation: the mean sojourn, the P99 latency and the number in flight; warm is false until the cold
+// start is over.
+func (l *Limiter) Baseline() (sojourn, p99 time.Duration, inFlight float64, warm bool) {
+	return seconds(l.w0), seconds(l.b99), l.n0, l.warm
+}
+
+func seconds(s float64) time.Duration {
+	if !(s > 0) {
+		return 0
+	}
+	if s > math.MaxInt64/1e9 {
+		return math.MaxInt64
+	}
+	return time.Duration(s * 1e9)
+}

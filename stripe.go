@@ -1,0 +1,130 @@
+package cortex
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed-a29ca62a/cortex/limit"
+	"github.com/seed-a29ca62a/cortex/window"
+)
+
+// A stripe is what one processor counts of an engine's calls, so that calls on different processors do not share a cache
+// line. While credit lasts, a call is admitted by its stripe alone: credit is this stripe's part of the room below the point
+// where the law could refuse anything (limit.Headroom). A call that enters takes one, a call that leaves gives one back, so
+// that the sum of credit and in-flight never exceeds the room that was shared out; opening the circuit or a new tick takes
+// all of it back.
+type stripe struct {
+	mu     sync.Mutex
+	credit int64
+	until  time.Duration // credit ends here: the estimators are due
+	gen    uint32
+	epoch  uint32 // now / permit life
+
+	// Residence: ∫N dt up to t = done + inFlight·t − starts, exact whatever happened between two readings. The sums wrap;
+	// only differences are used.
+	inFlight int64
+	starts   time.Duration // sum of the starts of the attempts in flight
+	done     time.Duration // sum of the residences of those that left
+	inEpoch  [2]int64      // of inFlight, by permit epoch: what is older is written off
+	startsIn [2]time.Duration
+
+	attempts uint64 // since the last collection, like all below
+	stale    uint64
+	success  uint64
+	offered  [limit.MaxLevels + 1]uint64
+	lo, hi   int // non-zero range of latencies; lo > hi: none
+	latency  [window.Buckets]uint32
+	_        [64]byte // the next stripe's first words are another processor's
+}
+
+const maxStripes = 8 // bounds the memory of an engine; beyond it processors share stripes
+
+func stripesFor(procs int) int {
+	n := 1
+	for n < procs && n < maxStripes {
+		n *= 2
+	}
+	return n
+}
+
+// affinity hands out stripe numbers that stay with a processor: a sync.Pool keeps what was put on a processor for the next
+// Get there. Which one a call gets never matters for what is decided.
+var (
+	nextStripe atomic.Uint32
+	affinity   = sync.Pool{New: func() any { n := nextStripe.Add(1) - 1; return &n }}
+)
+
+func (e *Engine) stripe() uint8 {
+	if len(e.stripes) == 1 {
+		return 0
+	}
+	n := affinity.Get().(*uint32)
+	i := uint8(*n) & e.stripeMask
+	affinity.Put(n)
+	return i
+}
+
+func newStripes() []stripe {
+	s := make([]stripe, stripesFor(runtime.GOMAXPROCS(0)))
+	for i := range s {
+		s[i].lo = window.Buckets
+		s[i].hi = -1
+	}
+	return s
+}
+
+// enter counts an attempt that starts now.
+func (s *stripe) enter(now time.Duration) {
+	s.attempts++
+	s.inFlight++
+	s.starts += now
+	i := s.epoch & 1
+	s.inEpoch[i]++
+	s.startsIn[i] += now
+}
+
+// leave takes out an attempt that entered at start in that epoch. One that was written off meanwhile is not there any more.
+func (s *stripe) leave(start time.Duration, epoch uint32, now time.Duration) {
+	if s.epoch-epoch > 1 {
+		return
+	}
+	s.inFlight--
+	s.credit++
+	s.starts -= start
+	s.done += now - start
+	s.inEpoch[epoch&1]--
+	s.startsIn[epoch&1] -= start
+}
+
+// turn moves the stripe to a later permit epoch and writes off the attempts of those that ended: their callers never
+// returned.
+func (s *stripe) turn(epoch uint32, now time.Duration) (lost int64) {
+	for s.epoch != epoch {
+		if epoch-s.epoch > 2 { // both slots are too old whatever lies between
+			s.epoch = epoch - 2
+		}
+		s.epoch++
+		i := s.epoch & 1 // held the epoch before the last one
+		n := s.inEpoch[i]
+		s.inFlight -= n
+		s.starts -= s.startsIn[i]
+		s.done += time.Duration(n)*now - s.startsIn[i]
+		s.inEpoch[i], s.startsIn[i] = 0, 0
+		lost += n
+	}
+	return lost
+}
+
+func (s *stripe) observe(latency time.Duration) {
+	s.success++
+	b := window.Bucket(latency)
+	s.latency[b]++
+	if b < s.lo {
+		s.lo = b
+	}
+	if b > s.hi {
+		s.hi = b
+	}
+}
