@@ -155,9 +155,11 @@ func TestJitterNeverExceedsMax(t *testing.T) {
 			t.Errorf("%v: longest of 60,000 delays is %v, want about %v", law, longest, cfg.Max)
 		}
 		uncapped := Config{Law: law, Base: 800 * ms, Max: math.MaxInt64}
-		for _, r := range []float64{0, 0.5, math.Nextafter(1, 0)} {
-			if d := uncapped.Delay(Input{Attempt: 400, CPS: 1, Previous: math.MaxInt64, Hint: math.MaxInt64}, always(r)); d <= 0 {
-				t.Errorf("%v, attempt 400 without a cap, r = %v: %v", law, r, d)
+		for _, r := range []float64{0.1, 0.5, math.Nextafter(1, 0), 1} {
+			for _, hint := range []time.Duration{0, 1, 511, math.MaxInt64} {
+				if d := uncapped.Delay(Input{Attempt: 400, CPS: 1, Previous: math.MaxInt64, Hint: hint}, always(r)); d < math.MaxInt64/11 {
+					t.Errorf("%v, attempt 400 without a cap, hint %d, r = %v: %v", law, hint, r, d)
+				}
 			}
 		}
 	}
