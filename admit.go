@@ -64,9 +64,9 @@ func (e *Engine) AdmitRetry(ctx context.Context, p Priority, attempt int) (Permi
 	if s.credit > 0 && now < s.until {
 		s.credit--
 		s.enter(now)
-		p := Permit{e: e, ctx: ctx, start: now, gen: s.gen, epoch: s.epoch, stripe: i}
+		gen, epoch := s.gen, s.epoch
 		s.mu.Unlock()
-		return p, nil
+		return Permit{e: e, ctx: ctx, start: now, gen: gen, epoch: epoch, stripe: i}, nil
 	}
 	s.mu.Unlock()
 	return e.admitSlowly(ctx, now, prio, i, attempt)
@@ -92,11 +92,11 @@ func (e *Engine) admitSlowly(ctx context.Context, now time.Duration, prio int, s
 	s := &e.stripes[stripe]
 	s.mu.Lock()
 	s.enter(now)
-	s.credit = max(0, s.credit-1)
-	p := Permit{e: e, ctx: ctx, start: now, gen: s.gen, epoch: s.epoch, stripe: stripe, probe: probe, isProbe: isProbe}
+	s.credit-- // below 0 if need be: what leaves gives one back
+	gen, epoch := s.gen, s.epoch
 	s.mu.Unlock()
 	e.unlock()
-	return p, nil
+	return Permit{e: e, ctx: ctx, start: now, gen: gen, epoch: epoch, stripe: stripe, probe: probe, isProbe: isProbe}, nil
 }
 
 // admission is checks 3 and 4 for an attempt about to be made. e.mu is held.
@@ -212,12 +212,12 @@ func (e *Engine) announce(now time.Duration) {
 	}
 	if gen := e.breaker.Generation(); gen != e.gen {
 		e.gen = gen
+		e.stats.Transitions++
 		e.newGeneration(now, st)
 	}
 	if st == e.state {
 		return
 	}
-	e.stats.Transitions++
 	sig := e.signalsAt(st)
 	e.event.push(StateChange{Target: e.cfg.Name, From: e.state, To: st, Generation: e.gen, CPS: e.cfg.Weights.CPS(sig),
 		Evidence: e.cfg.Weights.Evidence(sig), Signals: sig})
@@ -336,7 +336,7 @@ func (e *Engine) record(p *Permit, o Outcome, now time.Duration) bool {
 	switch o {
 	case Success:
 		e.stats.Successes++
-	case Failure:
+	case Failed:
 		e.stats.Failures++
 	case TimedOut:
 		e.stats.Timeouts++
@@ -365,7 +365,7 @@ func (e *Engine) count(o Outcome, latency, now time.Duration) {
 		e.pending.Success++
 		e.rolling.AddLatency(now, bucketOf(latency), 1)
 		e.timeout.Observe(now, bucketOf(latency), 1)
-	case Failure:
+	case Failed:
 		e.pending.Failure++
 		e.errorArea += latency
 		if article { // the article's window holds the latency of every attempt: fast failures pull its P99 down
@@ -418,7 +418,7 @@ func (e *Engine) probeDone(p *Permit, o Outcome, now time.Duration) bool {
 	switch o {
 	case Success:
 		r = breaker.ProbeSucceeded
-	case Failure:
+	case Failed:
 		r = breaker.ProbeFailed
 	case TimedOut:
 		r = breaker.ProbeTimedOut

@@ -264,6 +264,9 @@ func (e *Engine) grant(now time.Duration) {
 	if e.breaker.State(now) == breaker.Closed {
 		room = e.room()
 	}
+	if room <= 0 {
+		return // collect has withdrawn all credit
+	}
 	each, rest := room/int64(len(e.stripes)), room%int64(len(e.stripes))
 	for i := range e.stripes {
 		s := &e.stripes[i]

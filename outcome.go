@@ -20,8 +20,8 @@ const (
 	Neutral Outcome = iota
 	// Success is a good answer.
 	Success
-	// Failure is an error of the target that came back by itself.
-	Failure
+	// Failed is an error of the target that came back by itself.
+	Failed
 	// TimedOut is a failure of the slow kind: no answer within the attempt's timeout.
 	TimedOut
 	// Throttled is a healthy target that asks for less (429). It never trips the circuit; its share sheds.
@@ -34,7 +34,7 @@ func (o Outcome) String() string {
 		return "neutral"
 	case Success:
 		return "success"
-	case Failure:
+	case Failed:
 		return "failure"
 	case TimedOut:
 		return "timeout"
@@ -72,7 +72,7 @@ func Classify(err error) Class {
 	if errors.As(err, &t) && t.Timeout() {
 		return Class{Outcome: TimedOut, Retryable: true}
 	}
-	return Class{Outcome: Failure, Retryable: true}
+	return Class{Outcome: Failed, Retryable: true}
 }
 
 // WithClass returns err carrying a class that [Classify] finds through any wrapping. A nil err stays nil.

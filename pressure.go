@@ -104,7 +104,7 @@ type Stats struct {
 	Neutral     uint64
 	Stale       uint64 // results of an older generation, in no other count
 	Lost        uint64 // attempts whose permit outlived its life
-	Transitions uint64 // of the circuit
+	Transitions uint64 // of the circuit, without the probes of one outage
 	BadInput    uint64 // gauge readings and reports that were not numbers
 	Dropped     uint64 // events that a blocked listener missed
 	rejections  *[reasons]atomic.Uint64
