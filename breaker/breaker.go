@@ -317,7 +317,7 @@ func (b *Breaker) Reset(now time.Duration) bool {
 	b.clock.advance(now)
 	changed := b.open
 	b.close()
-	b.slow, b.rate = false, 0
+	b.slow = false
 	return changed
 }
 
@@ -338,7 +338,6 @@ func (b *Breaker) trip(t time.Duration, rate float64) {
 func (b *Breaker) restart(t time.Duration) {
 	b.openUntil = t + b.cfg.OpenFor
 	b.next = b.openUntil
-	b.left = 0
 }
 
 func (b *Breaker) close() { b.begin(false) }

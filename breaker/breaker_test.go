@@ -145,6 +145,19 @@ func TestAdaptiveStreakToClose(t *testing.T) {
 		{490 * ms, "ok", false, Open, 1, 100 * ms},
 		{590 * ms, "probe", true, HalfOpen, 1, 200*ms + 1},
 		{600 * ms, "ok", true, Closed, 2, 0},
+		{700 * ms, "trip", true, Open, 3, 100 * ms},
+		{800 * ms, "probe", true, HalfOpen, 3, 200*ms + 1},
+		{810 * ms, "ok", false, Open, 3, 100 * ms}, // the streak before is over
+	})
+}
+
+// What one round may still admit is void when the circuit opens again.
+func TestArticleRoundEndsWithAFailure(t *testing.T) {
+	run(t, Config{Article: true, MaxProbes: 3}, s1, ms, []step{
+		{0, "trip", true, Open, 1, 30 * s1},
+		{30 * s1, "probe", true, HalfOpen, 1, 0},
+		{30 * s1, "fail", true, Open, 2, 30 * s1},
+		{31 * s1, "probe", false, Open, 2, 29 * s1},
 	})
 }
 
@@ -208,7 +221,7 @@ func TestGapAfterFailedProbes(t *testing.T) {
 		{"timeouts do, up to gmax", Config{}, ProbeTimedOut, ms, 0, []time.Duration{
 			150 * ms, 225 * ms, 337500 * time.Microsecond, 506250 * time.Microsecond, 759375 * time.Microsecond, s1, s1}},
 		{"slow errors: three times their latency", Config{}, ProbeFailed, 200 * ms, 0, []time.Duration{600 * ms, 600 * ms}},
-		{"slower than gmax", Config{}, ProbeFailed, math.MaxInt64, 0, []time.Duration{s1, s1}},
+		{"slower than gmax", Config{}, ProbeFailed, 1 << 62, 0, []time.Duration{s1, s1}},
 		{"negative latency", Config{}, ProbeFailed, math.MinInt64, 0, []time.Duration{100 * ms}},
 		{"share of the traffic", Config{}, ProbeFailed, ms, 250, []time.Duration{400 * ms, 400 * ms}},
 		{"no rate", Config{}, ProbeFailed, ms, math.NaN(), []time.Duration{100 * ms}},
@@ -216,7 +229,7 @@ func TestGapAfterFailedProbes(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			b := mustNew(t, tc.c)
-			b.Trip(0, tc.rate)
+			b.Trip(0, 5000) // since when the rate has changed
 			var now time.Duration
 			for i, want := range tc.want {
 				now += b.NextProbe(now)
@@ -308,6 +321,7 @@ func TestSlowTrip(t *testing.T) {
 		want             bool
 	}{
 		{"no failure", 0, 0, 0, false},
+		{"all", 5, 0, 60 * s1, true},
 		{"half", 5, 5, 0, true},
 		{"less than half", 4, 5, 0, false},
 		{"all old", 5, 0, 61 * s1, false},
@@ -325,6 +339,9 @@ func TestSlowTrip(t *testing.T) {
 		b.Trip(tc.wait, 0)
 		if b.SlowTrip() != tc.want {
 			t.Errorf("%s: SlowTrip = %v, want %v", tc.name, b.SlowTrip(), tc.want)
+		}
+		if b.Reset(tc.wait); b.SlowTrip() {
+			t.Errorf("%s: still slow after Reset", tc.name)
 		}
 	}
 }

@@ -16,7 +16,7 @@ type evidence struct {
 	ring     [span]failure
 	timeouts uint64 // bit i: the failure i places back from the newest timed out
 	cum      uint64 // successes at the newest failure
-	newest   uint8  // index in ring
+	head     uint8  // index of the newest in ring
 	n        uint8  // failures in ring
 }
 
@@ -39,8 +39,8 @@ func (e *evidence) add(at time.Duration, timedOut bool, cum uint64) {
 		}
 	}
 	e.cum = cum
-	e.newest = (e.newest + 1) % span
-	e.ring[e.newest] = failure{at: at, cum: cum}
+	e.head = (e.head + 1) % span
+	e.ring[e.head] = failure{at: at, cum: cum}
 	e.timeouts <<= 1
 	if timedOut {
 		e.timeouts |= 1
@@ -48,45 +48,31 @@ func (e *evidence) add(at time.Duration, timedOut bool, cum uint64) {
 	e.n = min(e.n+1, span)
 }
 
-// reaches reports whether at least k failures are among the last 64 outcomes and not older than the horizon.
+// reaches reports whether at least k ≥ 1 failures are among the last 64 outcomes and not older than the horizon.
 func (e *evidence) reaches(k int, now time.Duration) bool {
-	return k <= int(e.n) && e.inSpan(k) && e.inTime(k, now)
-}
-
-// inSpan reports whether the k-th newest failure (from 1) is among the last 64 outcomes.
-func (e *evidence) inSpan(k int) bool {
-	return e.cum-e.back(k).cum <= uint64(span-k)
-}
-
-// inTime reports whether the k-th newest failure (from 1) is not older than the horizon.
-func (e *evidence) inTime(k int, now time.Duration) bool {
-	return now-e.back(k).at <= horizon
-}
-
-func (e *evidence) back(k int) *failure {
-	return &e.ring[(int(e.newest)+1-k)&(span-1)]
+	if k > int(e.n) {
+		return false
+	}
+	kth := &e.ring[(int(e.head)+1-k)&(span-1)] // from the newest
+	return e.cum-kth.cum <= uint64(span-k) && now-kth.at <= horizon
 }
 
 // counts returns the failures, the timeouts among them and the successes of the last 64 outcomes that are not older than
 // the horizon, given how many successes are not. It holds at the instant of a failure; later, successes are missing.
 func (e *evidence) counts(now time.Duration, recent uint64) (f, timeouts, s int) {
-	// Failures by count and by age, and successes by count and by age, are each the newest ones of the same sequence: what
-	// meets both conditions is the smaller number.
-	inSpan := newestWith(int(e.n), e.inSpan)
-	f = newestWith(inSpan, func(k int) bool { return e.inTime(k, now) })
+	// Successes by count, by generation and by age are each the newest ones of the same sequence, so those that meet all
+	// three conditions are the smallest of the numbers.
+	f = e.newest(now)
 	timeouts = bits.OnesCount64(e.timeouts & (1<<f - 1))
-	s = int(min(uint64(span-inSpan), e.cum, recent))
+	s = int(min(uint64(span-f), e.cum, recent))
 	return f, timeouts, s
 }
 
-// newestWith returns the largest k ≤ n for which ok holds, where ok holds up to some k and not beyond; 0 if there is none.
-func newestWith(n int, ok func(k int) bool) int {
-	if n == 0 || ok(n) {
-		return n
-	}
-	lo, hi := 0, n // ok up to lo, not at hi
+// newest returns the largest k that reaches holds for; it holds up to there and not beyond.
+func (e *evidence) newest(now time.Duration) int {
+	lo, hi := 0, int(e.n)+1 // reached at lo, not at hi
 	for hi-lo > 1 {
-		if mid := (lo + hi) / 2; ok(mid) {
+		if mid := (lo + hi) / 2; e.reaches(mid, now) {
 			lo = mid
 		} else {
 			hi = mid

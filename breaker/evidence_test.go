@@ -11,7 +11,7 @@ import (
 func posterior(x float64, f, s int) float64 {
 	density := func(t float64) float64 { return math.Pow(t, float64(f)) * math.Pow(1-t, float64(s)) }
 	integral := func(a, b float64) float64 {
-		const panels = 600
+		const panels = 240
 		h := (b - a) / panels
 		sum := density(a) + density(b)
 		for i := 1; i < panels; i++ {
@@ -56,7 +56,7 @@ func TestLeastFailuresAgainstIntegration(t *testing.T) {
 		for n := 1; n <= span; n++ {
 			for f := 1; f <= n; f++ {
 				p := posterior(tc.theta, f, n-f)
-				if math.Abs(p-tc.confidence) < 1e-7 {
+				if math.Abs(p-tc.confidence) < 1e-6 {
 					continue // the integral cannot tell
 				}
 				if got, want := f >= int(l[n]), p >= tc.confidence; got != want {
@@ -207,6 +207,53 @@ func TestSuccessCounterReadBeforeTheLockIsHeld(t *testing.T) {
 	}
 	if !b.Failure(0, true, 999, 0) {
 		t.Error("closed after 12 straight timeouts")
+	}
+}
+
+func TestEvidenceIsAMinuteOldAtMost(t *testing.T) {
+	for age, want := range map[time.Duration]bool{60 * time.Second: true, 60*time.Second + 1: false} {
+		b := mustNew(t, Config{})
+		b.Failure(0, true, 0, 0)
+		got := false
+		for range 11 {
+			got = b.Failure(age, true, 0, 0)
+		}
+		if got != want {
+			t.Errorf("11 timeouts and one %v before: trip %v, want %v", age, got, want)
+		}
+	}
+}
+
+// The owner's window may still hold successes of the generation before.
+func TestSuccessesOfAnOlderGenerationAreNoEvidence(t *testing.T) {
+	b := mustNew(t, Config{})
+	got := false
+	for range 12 {
+		got = b.Failure(0, true, 0, 1000)
+	}
+	if !got {
+		t.Error("closed after 12 straight timeouts since the generation began")
+	}
+}
+
+// A counter of a whole day: only what is within the minute counts.
+func TestSuccessesOfLongAgoAreNoEvidence(t *testing.T) {
+	b := mustNew(t, Config{})
+	got := false
+	for range 12 {
+		got = b.Failure(0, true, 1e6, 0)
+	}
+	if !got {
+		t.Error("closed after 12 straight timeouts, an hour after the last success")
+	}
+}
+
+func TestArticleIgnoresTheAdaptiveRule(t *testing.T) {
+	b := mustNew(t, Config{Article: true})
+	for range 100 {
+		if b.Failure(0, true, 0, 0) {
+			t.Fatal("tripped")
+		}
 	}
 }
 

@@ -188,7 +188,7 @@ func FuzzOperations(f *testing.F) {
 }
 
 func TestRandomOperations(t *testing.T) {
-	for seed := range uint64(3000) {
+	for seed := range uint64(1000) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		data := make([]byte, 1+r.IntN(400))
 		for i := range data {
