@@ -232,9 +232,9 @@ func (b *Breaker) SlowTrip() bool { return b.slow }
 // TryProbe admits the calling attempt as a probe if one is due and a slot is free. It admits none while the circuit is
 // closed.
 //
-// A probe older than its lease is presumed failed, as if it had timed out, and its slot is free again. What it reports
-// afterwards is ignored, but for one case: by the adaptive law a late success still counts while the circuit has not
-// closed in between (of the 64 newest probes). lease ≤ 0 means the larger of OpenFor and 1 s; it is cut to 10 minutes.
+// The slot of a probe older than its lease is free again. By the article's law that is no verdict: the timer does not start
+// over and the late result is discarded. By the adaptive law the probe is presumed failed, as if it had timed out; its late
+// success still counts while the circuit has not closed in between (of the 64 newest probes), its late failure does not. lease ≤ 0 means the larger of OpenFor and 1 s; it is cut to 10 minutes.
 func (b *Breaker) TryProbe(now, lease time.Duration) (Probe, bool) {
 	t := b.clock.advance(now)
 	if !b.open {
