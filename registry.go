@@ -55,6 +55,10 @@ func (r *Registry) Engine(target string) (*Engine, error) {
 		}
 		return en.engine, nil
 	}
+	if shared := r.full(); shared != nil {
+		r.overflow.Add(1)
+		return shared, nil
+	}
 	c := r.config(target) // user code: outside the lock
 	c.Name = target
 	e, err := New(c)
@@ -66,37 +70,45 @@ func (r *Registry) Engine(target string) (*Engine, error) {
 	if en := r.engines[target]; en != nil { // somebody was faster
 		return en.engine, nil
 	}
+	at := len(r.ring)
+	if at < r.limit {
+		r.ring = append(r.ring, nil)
+	} else if at = r.victim(); at < 0 {
+		r.overflow.Add(1)
+		r.shared = e
+		return e, nil
+	} else {
+		delete(r.engines, r.ring[at].target)
+		r.evicted.Add(1)
+	}
 	en = &entry{target: target, engine: e}
 	en.used.Store(true)
-	switch {
-	case len(r.ring) < r.limit:
-		r.ring = append(r.ring, en)
-	case !r.replace(en):
-		r.overflow.Add(1)
-		if r.shared == nil {
-			r.shared = e
-		}
-		return r.shared, nil
-	}
+	r.ring[at] = en
 	r.engines[target] = en
 	return e, nil
 }
 
-// replace puts en in the place of the least recently used engine that may go, by the clock algorithm.
-func (r *Registry) replace(en *entry) bool {
-	for range 2 * len(r.ring) {
-		old := r.ring[r.hand]
-		at := r.hand
-		r.hand = (r.hand + 1) % len(r.ring)
-		if old.used.Swap(false) || old.engine.needed() {
-			continue
-		}
-		delete(r.engines, old.target)
-		r.ring[at] = en
-		r.evicted.Add(1)
-		return true
+// full returns the shared engine if there is one and still no room for another: a flood of targets must not cost an engine
+// each.
+func (r *Registry) full() *Engine {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.shared == nil || r.victim() >= 0 {
+		return nil
 	}
-	return false
+	return r.shared
+}
+
+// victim finds the place of the least recently used engine that may go, by the clock algorithm; -1 when there is none.
+func (r *Registry) victim() int {
+	for range 2 * len(r.ring) {
+		en := r.ring[r.hand]
+		if !en.used.Swap(false) && !en.engine.needed() {
+			return r.hand
+		}
+		r.hand = (r.hand + 1) % len(r.ring)
+	}
+	return -1
 }
 
 // needed reports whether forgetting the engine would lose protection.

@@ -1,0 +1,64 @@
+package demo
+
+import (
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// phase is a stretch of the timeline.
+type phase struct {
+	name   string
+	length time.Duration
+	hang   time.Duration // > 0: every request takes this long
+	factor float64       // service time × this
+}
+
+// timeline is what happens to both upstreams, about 30 s in all.
+var timeline = []phase{
+	{name: "healthy", length: 5 * time.Second, factor: 1},
+	{name: "HANG", length: 7 * time.Second, hang: 5 * time.Second, factor: 1},
+	{name: "healthy", length: 7 * time.Second, factor: 1},
+	{name: "SLOW ×4", length: 6 * time.Second, factor: 4},
+	{name: "healthy", length: 5 * time.Second, factor: 1},
+}
+
+const (
+	workers     = 10
+	serviceTime = 25 * time.Millisecond
+)
+
+// upstream is a service with a fixed number of workers and a queue. Like most, it does not notice that a client has gone:
+// abandoned work is still done, which is what makes a storm outlive its cause.
+type upstream struct {
+	mu       sync.Mutex
+	phase    phase
+	slots    chan struct{}
+	attempts atomic.Int64
+}
+
+func newUpstream() *upstream {
+	return &upstream{phase: timeline[0], slots: make(chan struct{}, workers)}
+}
+
+func (u *upstream) set(p phase) {
+	u.mu.Lock()
+	u.phase = p
+	u.mu.Unlock()
+}
+
+func (u *upstream) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	u.attempts.Add(1)
+	u.slots <- struct{}{}
+	u.mu.Lock()
+	p := u.phase
+	u.mu.Unlock()
+	d := time.Duration(float64(serviceTime) * p.factor)
+	if p.hang > 0 {
+		d = p.hang
+	}
+	time.Sleep(d)
+	<-u.slots
+	w.Write([]byte("ok\n")) //nolint:errcheck // the client may have gone
+}
