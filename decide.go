@@ -203,7 +203,7 @@ func (e *Engine) Decide(f Failure) Decision {
 	e.mu.Lock()
 	e.advance(now)
 	d := e.situation(&f, now).Decide(e.random)
-	if d.Emergency && !e.closedOnly && (f.Attempt < e.maxRetries(&f)) && f.Class.Retryable {
+	if d.Emergency && d.Checks[2] != NotReached { // check 3 forces the circuit open, whoever asks
 		e.armed = false
 		e.trip(now)
 	}
