@@ -104,7 +104,7 @@ func (e *Engine) admission(now time.Duration, prio int) (Reason, breaker.Probe, 
 	if e.cfg.Profile == Article {
 		return e.articleAdmission(now, prio)
 	}
-	st := e.breaker.State(now)
+	st := e.circuit(now)
 	if st == breaker.Closed && e.evidenceTrips() {
 		e.armed = false
 		e.trip(now)
@@ -129,7 +129,7 @@ func (e *Engine) admission(now time.Duration, prio int) (Reason, breaker.Probe, 
 }
 
 func (e *Engine) articleAdmission(now time.Duration, prio int) (Reason, breaker.Probe, bool) {
-	st := e.breaker.State(now)
+	st := e.circuit(now)
 	if st == breaker.Open {
 		return ReasonCircuitOpen, breaker.Probe{}, false
 	}
@@ -200,6 +200,15 @@ func (e *Engine) trip(now time.Duration) {
 	e.announce(now)
 }
 
+// circuit is the state of the circuit, followed where a lease that ran out has changed it. e.mu is held.
+func (e *Engine) circuit(now time.Duration) breaker.State {
+	st := e.breaker.State(now)
+	if st != e.state {
+		e.announce(now)
+	}
+	return st
+}
+
 // announce follows a transition of the circuit: a new generation where the state changed in substance, credit withdrawn or
 // given, the fast refusal armed, listeners told. e.mu is held.
 func (e *Engine) announce(now time.Duration) {
@@ -261,7 +270,7 @@ func (e *Engine) newGeneration(now time.Duration, st breaker.State) {
 
 // Answered tells that the target has answered and only the rest of the answer is to come (response headers were read): the
 // attempt's latency is fixed and it is no longer in flight, while its outcome is still open. It serves answers that stream:
-// their length is no latency and their number no queue.
+// their length is no latency and their number no queue. Do not call it for an answer that is a failure already: record that.
 func (p *Permit) Answered() {
 	if p.e == nil {
 		return
@@ -269,10 +278,16 @@ func (p *Permit) Answered() {
 	now := p.e.now()
 	s := &p.e.stripes[p.stripe]
 	s.mu.Lock()
-	if !p.left && !p.done {
+	first := !p.left && !p.done
+	if first {
 		p.leave(s, now)
 	}
 	s.mu.Unlock()
+	if first && p.isProbe {
+		p.e.mu.Lock()
+		p.e.breaker.Answered(p.probe)
+		p.e.unlock()
+	}
 }
 
 // leave fixes the latency and takes the attempt out of those in flight; the stripe's lock is held.
@@ -381,7 +396,7 @@ func (e *Engine) count(o Outcome, latency, now time.Duration) {
 	default:
 		return
 	}
-	if o == Success || e.breaker.State(now) != breaker.Closed || e.closedOnly {
+	if o == Success || e.circuit(now) != breaker.Closed || e.closedOnly {
 		return
 	}
 	e.gatherSuccesses()

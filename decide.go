@@ -242,7 +242,7 @@ func (e *Engine) maxRetries(f *Failure) int {
 
 func (e *Engine) situation(f *Failure, now time.Duration) Situation {
 	prio := e.clampPriority(f.Priority)
-	st := e.breaker.State(now)
+	st := e.circuit(now)
 	s := Situation{Profile: e.cfg.Profile, Weights: e.cfg.Weights, Levels: e.cfg.Levels, Signals: e.signalsAt(st), Circuit: st,
 		Armed: e.armed && !e.off(limit.EvidenceTrip), Priority: Priority(prio), Attempt: f.Attempt, MaxRetries: e.maxRetries(f),
 		Retryable: f.Class.Retryable, RetriedAbove: f.RetriedAbove, DoNotRetry: f.DoNotRetry,

@@ -195,7 +195,7 @@ func (e *Engine) advanceLaw(s limit.Sample, now time.Duration) {
 		s.P99 = p
 	}
 	s.Outcomes = e.sig.samples
-	st := e.breaker.State(now)
+	st := e.circuit(now)
 	e.sig.b = e.bucket.BurnNow()
 	sig := e.signalsAt(st)
 	s.Calm = st == breaker.Closed && e.cfg.Weights.cps(sig) < 3_000
@@ -261,7 +261,7 @@ func (e *Engine) collectLatencies(s *stripe, now time.Duration) {
 // grant shares the room in which nothing could be refused among the stripes, until the next tick.
 func (e *Engine) grant(now time.Duration) {
 	room := int64(0)
-	if e.breaker.State(now) == breaker.Closed {
+	if e.circuit(now) == breaker.Closed {
 		room = e.room()
 	}
 	if room <= 0 {

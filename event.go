@@ -102,7 +102,7 @@ func (e *Engine) refused(r *Rejection) {
 		return
 	}
 	e.tell(DecisionEvent{Target: e.cfg.Name, Priority: r.Priority, Refusal: r,
-		Decision: Decision{Reason: r.Reason, CPS: r.CPS, Signals: r.Signals, State: StateOf(r.CPS), Circuit: r.Circuit, Floor: r.Floor}})
+		Decision: Decision{Reason: r.Reason, CPS: r.CPS, Evidence: r.Evidence, Signals: r.Signals, State: StateOf(r.CPS), Circuit: r.Circuit, Floor: r.Floor}})
 }
 
 // rejection is a Rejection with the moment it was made, so that it can be shared while it is fresh.
@@ -120,7 +120,7 @@ func (e *Engine) reject(now time.Duration, reason Reason, prio int) *Rejection {
 	}
 	p := e.pressure(now)
 	r := &rejection{at: now, Rejection: Rejection{Target: e.cfg.Name, Reason: reason, Priority: Priority(prio), Floor: p.Floor,
-		CPS: p.CPS, Signals: p.Signals, Circuit: p.Circuit, RetryAfter: retryAfter(p)}}
+		CPS: p.CPS, Evidence: p.Evidence, Signals: p.Signals, Circuit: p.Circuit, RetryAfter: retryAfter(p)}}
 	slot.Store(r)
 	return &r.Rejection
 }

@@ -55,7 +55,7 @@ func (e *Engine) Pressure() Pressure {
 }
 
 func (e *Engine) pressure(now time.Duration) Pressure {
-	st := e.breaker.State(now)
+	st := e.circuit(now)
 	n := e.countInFlight()
 	sig := e.signalsAt(st)
 	p := Pressure{Circuit: st, NextProbe: e.breaker.NextProbe(now), Generation: e.gen, InFlight: int(n), Tokens: e.bucket.Tokens(),

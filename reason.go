@@ -84,6 +84,7 @@ type Rejection struct {
 	Priority   Priority
 	Floor      Priority // calls of a priority below it are shed
 	CPS        float64
+	Evidence   float64
 	Signals    Signals
 	Circuit    breaker.State
 	RetryAfter time.Duration // when it is worth asking again; an estimate, > 0

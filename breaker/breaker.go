@@ -86,9 +86,10 @@ const (
 
 // slot is held by a probe in flight.
 type slot struct {
-	id    uint64
-	until time.Duration // on the breaker's own clock; past it the probe is presumed failed
-	lease time.Duration
+	id       uint64
+	until    time.Duration // on the breaker's own clock; past it the probe is presumed failed, or good if it was answered
+	lease    time.Duration
+	answered bool
 }
 
 // Breaker is one circuit. Make it with New.
@@ -134,13 +135,14 @@ func New(c Config) (*Breaker, error) {
 }
 
 // State returns the state at now. The article's circuit is Open for OpenFor, then HalfOpen until a probe's verdict. The
-// adaptive one is HalfOpen while a probe is in flight and Open otherwise.
+// adaptive one is HalfOpen while a probe is in flight and Open otherwise. Leases that ran out are settled first, so that
+// asking can close the circuit (Answered): compare Generation.
 func (b *Breaker) State(now time.Duration) State {
 	t := b.clock.advance(now)
+	b.expire(t)
 	if !b.open {
 		return Closed
 	}
-	b.expire(t)
 	if b.cfg.Article && t-b.openUntil >= 0 || len(b.slots) > 0 {
 		return HalfOpen
 	}
@@ -158,10 +160,10 @@ func (b *Breaker) Generation() uint32 { return b.gen }
 // yet, and a probe that reports earlier moves it.
 func (b *Breaker) NextProbe(now time.Duration) time.Duration {
 	t := b.clock.advance(now)
+	b.expire(t)
 	if !b.open {
 		return 0
 	}
-	b.expire(t)
 	return b.wait(t)
 }
 
@@ -237,10 +239,10 @@ func (b *Breaker) SlowTrip() bool { return b.slow }
 // success still counts while the circuit has not closed in between (of the 64 newest probes), its late failure does not. lease ≤ 0 means the larger of OpenFor and 1 s; it is cut to 10 minutes.
 func (b *Breaker) TryProbe(now, lease time.Duration) (Probe, bool) {
 	t := b.clock.advance(now)
+	b.expire(t)
 	if !b.open {
 		return Probe{}, false
 	}
-	b.expire(t)
 	if b.wait(t) > 0 {
 		return Probe{}, false
 	}
@@ -268,25 +270,19 @@ func (b *Breaker) TryProbe(now, lease time.Duration) (Probe, bool) {
 // circuit closed or, by the article's law, opened again.
 func (b *Breaker) ProbeDone(now time.Duration, p Probe, r ProbeResult, latency time.Duration, rate float64) (used, transition bool) {
 	t := b.clock.advance(now)
+	b.expire(t)
 	if !b.open {
 		return false, false
 	}
 	b.rate = known(rate)
-	b.expire(t)
 	success := r == ProbeSucceeded || r == ProbeThrottled
 	if !b.free(p.ID) && !(b.reportLate(p.ID) && success) {
 		return false, false
 	}
 	switch {
 	case success:
-		b.successes++
-		if b.successes >= b.cfg.ProbesToClose {
-			b.close()
+		if b.succeeded(t) {
 			return true, true
-		}
-		if !b.cfg.Article {
-			b.gap = b.firstGap()
-			b.next = t + b.jitter(b.spacing())
 		}
 	case r == ProbeFailed || r == ProbeTimedOut:
 		if b.cfg.Article {
@@ -319,6 +315,31 @@ func (b *Breaker) Reset(now time.Duration) bool {
 	b.close()
 	b.slow = false
 	return changed
+}
+
+// Answered tells that the target began to answer a probe whose outcome is still open: the answer streams. If it is still
+// streaming when the lease ends, that is taken for a success: a target whose every answer is a long stream could never close
+// its circuit otherwise.
+func (b *Breaker) Answered(p Probe) {
+	for i := range b.slots {
+		if b.slots[i].id == p.ID {
+			b.slots[i].answered = true
+		}
+	}
+}
+
+// succeeded counts a probe's success at t and reports whether it closed the circuit.
+func (b *Breaker) succeeded(t time.Duration) bool {
+	b.successes++
+	if b.successes >= b.cfg.ProbesToClose {
+		b.close()
+		return true
+	}
+	if !b.cfg.Article {
+		b.gap = b.firstGap()
+		b.next = t + b.jitter(b.spacing())
+	}
+	return false
 }
 
 // trip starts an open generation at t.
@@ -386,6 +407,10 @@ func (b *Breaker) expire(t time.Duration) {
 			return
 		}
 		b.remove(i)
+		if s.answered {
+			b.succeeded(s.until)
+			continue
+		}
 		b.successes = 0
 		if b.cfg.Article {
 			continue // no verdict: the timer is not restarted, the late result is discarded

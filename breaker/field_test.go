@@ -406,3 +406,40 @@ func TestClockJumpsDoNotFreezeTheCircuit(t *testing.T) {
 		done(t, b, 100*ms, probe(t, b, 100*ms), ProbeSucceeded, true, true)
 	})
 }
+
+// A target whose every answer is a stream: the first one is the probe and does not end for hours.
+func TestProbeThatStreamsBeyondItsLeaseCloses(t *testing.T) {
+	for _, article := range []bool{false, true} {
+		b, err := New(Config{Article: article})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Trip(0, 0)
+		now := time.Minute
+		p, ok := b.TryProbe(now, time.Second)
+		if !ok {
+			t.Fatal("no probe was admitted")
+		}
+		b.Answered(p)
+		if st := b.State(now + time.Second); st != HalfOpen {
+			t.Errorf("article %v: %v before the lease ran out, want half-open", article, st)
+		}
+		if st := b.State(now + time.Second + 1); st != Closed {
+			t.Errorf("article %v: %v after the lease ran out, want closed", article, st)
+		}
+		if used, _ := b.ProbeDone(now+time.Hour, p, ProbeFailed, time.Second, 0); used {
+			t.Errorf("article %v: the end of the stream counted in the generation after it", article)
+		}
+	}
+	// An answer that breaks off within the lease is a failure like any other.
+	b, _ := New(Config{})
+	b.Trip(0, 0)
+	p, _ := b.TryProbe(time.Minute, time.Second)
+	b.Answered(p)
+	if used, _ := b.ProbeDone(time.Minute+10*time.Millisecond, p, ProbeFailed, 10*time.Millisecond, 0); !used {
+		t.Error("the failure was ignored")
+	}
+	if st := b.State(time.Minute + 20*time.Millisecond); st != Open {
+		t.Errorf("%v, want open", st)
+	}
+}
