@@ -20,6 +20,7 @@ type rig struct {
 	workers    func(t float64) int
 	service    func(t float64, r *rand.Rand) float64
 	fail       func(t float64) (p, latency float64) // fast errors, decided on arrival
+	limit      float64                              // > 0: what the target answers a second during the fault; 429 beyond it
 	timeout    float64
 	deadline   float64
 	length     float64
@@ -35,6 +36,7 @@ type outcome struct {
 	offeredInFault        int
 	falseRejections       int
 	transitions           int
+	beforeHint            int     // retries that came before the server's hint
 	recovered             float64 // start of the first 3 s after the fault with ≥ 95 % success, as time after it; -1 never
 	perSecond, goodSecond []int
 }
@@ -125,20 +127,34 @@ func (g *rig) run(t testing.TB) outcome {
 			after(g.service(now, r), func() { busy--; job(); pump() })
 		}
 	}
-	target := func(done func(ok bool)) {
+	allowance, refilled := 30.0, 0.0
+	throttled := func() bool {
+		allowance = min(30, allowance+(now-refilled)*g.limit)
+		refilled = now
+		if allowance < 1 {
+			return true
+		}
+		allowance--
+		return false
+	}
+	target := func(done func(o cortex.Outcome)) {
 		out.attempts++
 		if g.faulty(now) {
 			out.inFault++
 		}
 		if p, lat := g.fail(now); p > 0 && r.Float64() < p {
-			after(lat, func() { done(false) })
+			after(lat, func() { done(cortex.Failed) })
+			return
+		}
+		if g.limit > 0 && g.faulty(now) && throttled() {
+			after(0.002, func() { done(cortex.Throttled) })
 			return
 		}
 		if len(waiting) >= 2000 {
-			after(0.002, func() { done(false) })
+			after(0.002, func() { done(cortex.Failed) })
 			return
 		}
-		waiting = append(waiting, func() { done(true) })
+		waiting = append(waiting, func() { done(cortex.Success) })
 		pump()
 	}
 
@@ -159,9 +175,15 @@ func (g *rig) run(t testing.TB) outcome {
 			if left <= 0 {
 				left = -1
 			}
-			dec := e.Decide(cortex.Failure{Class: cortex.Class{Outcome: o, Retryable: true}, Priority: p, Attempt: n,
-				Deadline: time.Duration(left * 1e9)})
+			class := cortex.Class{Outcome: o, Retryable: true}
+			if o == cortex.Throttled {
+				class.RetryAfter = time.Second
+			}
+			dec := e.Decide(cortex.Failure{Class: class, Priority: p, Attempt: n, Deadline: time.Duration(left * 1e9)})
 			if dec.Retry {
+				if dec.Delay < class.RetryAfter {
+					out.beforeHint++
+				}
 				after(dec.Delay.Seconds(), func() { attempt(p, start, n+1) })
 			}
 		}
@@ -170,16 +192,16 @@ func (g *rig) run(t testing.TB) outcome {
 				failed(cortex.TimedOut)
 			}
 		})
-		target(func(ok bool) {
+		target(func(o cortex.Outcome) {
 			switch {
 			case over:
-			case ok:
+			case o == cortex.Success:
 				over = true
 				permit.Record(cortex.Success)
 				out.good[p]++
 				out.goodSecond[int(start)]++
 			default:
-				failed(cortex.Failed)
+				failed(o)
 			}
 		})
 	}
@@ -279,6 +301,25 @@ var scenarios = []struct {
 			return 0, 0
 		}
 	}, 0, 0.02, 8},
+	{"S6 storm: ρ = 0.85, a hang of 5 s", 0.957, func(g *rig) {
+		g.peak, g.to = 595, 25
+		g.rate = func(float64) float64 { return 595 }
+		s := g.service
+		g.service = func(t float64, r *rand.Rand) float64 {
+			if g.faulty(t) {
+				return 5
+			}
+			return s(t, r)
+		}
+	}, 0, 0.06, 8},
+	{"S7 flapping: blackout 5 s on, 5 s off", 0.829, func(g *rig) {
+		g.fail = func(t float64) (float64, float64) {
+			if g.faulty(t) && int(t/5)%2 == 0 {
+				return 1, 0.005
+			}
+			return 0, 0
+		}
+	}, 0, 0, 20},
 	{"S8 spike: load × 3", 0.7321, func(g *rig) {
 		g.peak = 1250
 		g.rate = func(t float64) float64 {
@@ -288,6 +329,29 @@ var scenarios = []struct {
 			return 416.7
 		}
 	}, 0.998, 0, 2},
+	{"S10 throttle: 429 above 300/s", 0.9044, func(g *rig) { g.limit = 300 }, 0.998, 0, 2},
+}
+
+// At two calls a second with 2 % errors, and at one every 20 s, nothing is ever refused and every error is mended.
+func TestATrickleIsNeverRefused(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		rate, errors float64
+		length       float64
+	}{{"2/s", 2, 0.02, 3600}, {"S9: 0.05/s", 0.05, 0.05, 86400}} {
+		t.Run(c.name, func(t *testing.T) {
+			g := standard(7)
+			g.rate, g.peak, g.length, g.from, g.to = func(float64) float64 { return c.rate }, c.rate, c.length, 0, 0
+			g.fail = func(float64) (float64, float64) { return c.errors, 0.005 }
+			o := g.run(t)
+			if o.falseRejections > 0 || o.transitions > 0 {
+				t.Errorf("%d calls refused, %d circuit transitions", o.falseRejections, o.transitions)
+			}
+			if o.goodput() < 0.999 {
+				t.Errorf("goodput %.5f", o.goodput())
+			}
+		})
+	}
 }
 
 func TestAdaptiveLawReachesTheOracle(t *testing.T) {
@@ -316,6 +380,9 @@ func TestAdaptiveLawReachesTheOracle(t *testing.T) {
 				}
 				if a := float64(o.inFault) / float64(o.offeredInFault); s.inFault > 0 && a > s.inFault {
 					t.Errorf("seed %d: amplification in the fault %.4f, want at most %.4f", seed, a, s.inFault)
+				}
+				if o.beforeHint > 0 {
+					t.Errorf("seed %d: %d retries before the server's hint", seed, o.beforeHint)
 				}
 				if o.transitions > s.transition {
 					t.Errorf("seed %d: %d transitions", seed, o.transitions)
