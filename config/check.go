@@ -1,0 +1,502 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"mime"
+	"net"
+	"net/netip"
+	"net/textproto"
+	"net/url"
+	"path"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/seed-a29ca62a/cortex"
+	"github.com/seed-a29ca62a/cortex/backoff"
+	"github.com/seed-a29ca62a/cortex/breaker"
+	"github.com/seed-a29ca62a/cortex/budget"
+	"github.com/seed-a29ca62a/cortex/timeout"
+	"go.yaml.in/yaml/v3"
+)
+
+// parse fills a File and checks what only the whole can tell.
+func (d *decoder) parse(root *yaml.Node) *File {
+	f := newFile()
+	if root == nil {
+		return f
+	}
+	f.block().read(d, root, d.at(""))
+	switch {
+	case len(f.Targets) > 0:
+	case !d.given("targets"):
+		d.problem(d.at("targets"), "missing: want at least one target with endpoints")
+	case !d.reported("targets"):
+		d.problem(d.at("targets"), "empty: want at least one target with endpoints")
+	}
+	for i := range f.Targets {
+		d.target(&f.Targets[i], f.Listen)
+	}
+	d.routes(f)
+	if f.Admin.Enabled && clash(f.Listen, f.Admin.Listen) {
+		d.problem(d.at("admin.listen"), "%s: the same port as listen, %s: want another", f.Admin.Listen, f.Listen)
+	}
+	return f
+}
+
+// reported tells whether something is wrong with a key already.
+func (d *decoder) reported(key string) bool {
+	return slices.ContainsFunc(d.problems, func(p Problem) bool { return p.Key == key })
+}
+
+func (d *decoder) target(t *Target, listen string) {
+	key := "targets." + show(t.Name)
+	if !d.given(key + ".endpoints") {
+		d.problem(d.at(key+".endpoints"), "missing: want at least one URL such as http://127.0.0.1:9000")
+	}
+	first := make(map[string]int)
+	for i, u := range t.Endpoints {
+		if u == nil {
+			continue // was refused
+		}
+		at := d.at(fmt.Sprintf("%s.endpoints[%d]", key, i))
+		host := net.JoinHostPort(strings.ToLower(u.Hostname()), portOf(u))
+		same := u.Scheme + host + strings.TrimSuffix(u.EscapedPath(), "/")
+		if j, ok := first[same]; ok {
+			d.problem(at, "%s: given twice: first as endpoints[%d]", show(u.String()), j)
+			continue
+		}
+		first[same] = i
+		if ip, err := netip.ParseAddr(u.Hostname()); (u.Hostname() == "localhost" || err == nil && ip.IsLoopback()) && clash(listen, host) {
+			d.problem(at, "%s: the gateway itself, which listens on %s: want the address of the service", show(u.String()), listen)
+		}
+	}
+	d.engine(t, key)
+}
+
+// engine fills in the engine's defaults and reports what the engine itself refuses, which with every value in its own range is
+// how values go together.
+func (d *decoder) engine(t *Target, key string) {
+	keys := fieldKeys(t.block(), "")
+	t.Engine.Name = t.Name
+	doubtful := d.doubtful(key+".", keys)
+	cleared := make(map[string]bool)
+	for {
+		full, err := t.Engine.WithDefaults()
+		if err == nil {
+			// Functions are no configuration; the engine fills them in again.
+			full.Classify, full.Now, full.Rand = nil, nil, nil
+			t.Engine = full
+			return
+		}
+		for _, fault := range faults(err) {
+			part, _, _ := strings.Cut(fault.field, ".")
+			if !doubtful[part] && !cleared[fault.field] {
+				d.problem(d.at(strings.TrimSuffix(key+"."+keys[fault.field], ".")), "%s", inKeys(fault, keys))
+			}
+			// Its default lets the check go on to the next; where that does not go with the rest, neither may the rest stay.
+			if !cleared[fault.field] {
+				cleared[fault.field] = true
+				clearField(&t.Engine, fault.field)
+			} else if !cleared[part] {
+				cleared[part] = true
+				clearField(&t.Engine, part)
+			} else {
+				return
+			}
+		}
+	}
+}
+
+// doubtful tells the parts of cortex.Config that are not what was meant, because a key of theirs, or one that may be a misspelt
+// one of theirs, was refused by itself: how its default goes together with the rest is of no interest.
+func (d *decoder) doubtful(prefix string, keys map[string]string) map[string]bool {
+	partOf := make(map[string]string, len(keys)) // of a key
+	partsIn := make(map[string][]string)         // of a block
+	for field, key := range keys {
+		part, _, _ := strings.Cut(field, ".")
+		partOf[key] = part
+		block := key[:strings.LastIndexByte(key, '.')+1]
+		partsIn[block] = append(partsIn[block], part)
+	}
+	parts := make(map[string]bool)
+	for _, p := range d.problems {
+		key, ok := strings.CutPrefix(p.Key, prefix)
+		if !ok {
+			continue
+		}
+		if part, ok := partOf[key]; ok {
+			parts[part] = true
+			continue
+		}
+		if block := key[:strings.LastIndexByte(key, '.')+1]; block != "" {
+			for _, part := range partsIn[block] {
+				parts[part] = true
+			}
+		}
+	}
+	return parts
+}
+
+// A fault is a field of cortex.Config that the engine refuses, by its path there.
+type fault struct{ field, text string }
+
+func faults(err error) []fault {
+	var c *cortex.ConfigError
+	if !errors.As(err, &c) {
+		return []fault{{"", err.Error()}}
+	}
+	if c.Err == nil {
+		return []fault{{c.Field, want(c.Value, c.Want)}}
+	}
+	all := []error{c.Err}
+	if joined, ok := c.Err.(interface{ Unwrap() []error }); ok {
+		all = joined.Unwrap()
+	}
+	found := make([]fault, len(all))
+	for i, err := range all {
+		field, text, _ := strings.Cut(err.Error(), ": ")
+		switch e := err.(type) {
+		case *backoff.ConfigError:
+			field, text = e.Field, want(e.Value, e.Want)
+		case *budget.ConfigError:
+			field, text = e.Field, want(e.Value, e.Want)
+		case *breaker.ConfigError:
+			field, text = e.Field, want(e.Value, e.Want)
+		case *timeout.ConfigError:
+			field, text = e.Field, e.Problem
+		}
+		found[i] = fault{c.Field + "." + field, text}
+	}
+	return found
+}
+
+func want(v any, want string) string {
+	if v != nil && reflect.TypeOf(v).Kind() == reflect.Struct {
+		return "want " + want
+	}
+	return fmt.Sprintf("%v: want %s", v, want)
+}
+
+var (
+	goName     = regexp.MustCompile(`\b[A-Z][A-Za-z]+\b`)
+	zeroIs     = regexp.MustCompile(`, or 0 for [^;]*$`)
+	zeroPieces = regexp.MustCompile(`(\d[hm])0m?0?s\b`) // 1m0s, 1h0m0s
+)
+
+// inKeys says what is wrong in the words of the file: keys for fields, and no 0 that stands for the default.
+func inKeys(f fault, keys map[string]string) string {
+	part, _, _ := strings.Cut(f.field, ".")
+	text := zeroIs.ReplaceAllString(f.text, "")
+	text = zeroPieces.ReplaceAllString(text, "$1")
+	return goName.ReplaceAllStringFunc(text, func(name string) string {
+		if key, ok := keys[part+"."+name]; ok {
+			return key[strings.LastIndexByte(key, '.')+1:]
+		}
+		return name
+	})
+}
+
+// fieldKeys maps the fields of cortex.Config to the keys, below the target, that fill them.
+func fieldKeys(b block, prefix string) map[string]string {
+	keys := make(map[string]string)
+	for _, e := range b {
+		if e.field != "" {
+			keys[e.field] = prefix + e.key
+		}
+		var inner block
+		switch v := e.value.(type) {
+		case block:
+			inner = v
+		case weights:
+			inner = v.block()
+		}
+		for field, key := range fieldKeys(inner, prefix+e.key+".") {
+			keys[field] = key
+		}
+	}
+	return keys
+}
+
+// clearField sets a field to its zero value, its default, so that the check gets to the next. Weights go together.
+func clearField(c *cortex.Config, field string) {
+	v := reflect.ValueOf(c).Elem()
+	for name := range strings.SplitSeq(field, ".") {
+		inner := v.FieldByName(name)
+		if !inner.IsValid() {
+			return
+		}
+		if v = inner; name == "Weights" {
+			break
+		}
+	}
+	v.SetZero()
+}
+
+func (d *decoder) routes(f *File) {
+	if len(f.Routes) == 0 && !d.given("routes") {
+		switch len(f.Targets) {
+		case 0: // has been reported
+		case 1:
+			f.Routes = []Route{{Path: "/", Target: f.Targets[0].Name, Priority: Priority{Default: f.Targets[0].Engine.Levels / 2}}}
+		default:
+			d.problem(d.at("routes"), "missing: there are %d targets: want a path for each, such as {path: /, target: %s}",
+				len(f.Targets), show(f.Targets[0].Name))
+		}
+		return
+	}
+	type taken struct{ path, method string }
+	first := make(map[taken]int)
+	byName := make(map[string]*Target, len(f.Targets))
+	for i := range f.Targets {
+		byName[f.Targets[i].Name] = &f.Targets[i]
+	}
+	for i := range f.Routes {
+		r, key := &f.Routes[i], fmt.Sprintf("routes[%d]", i)
+		if !d.given(key + ".path") {
+			d.problem(d.at(key+".path"), "missing: want a path prefix such as / or /api")
+		}
+		methods := r.Methods
+		if len(methods) == 0 {
+			methods = []string{""}
+		}
+		for j, m := range methods {
+			if m == "" && len(r.Methods) > 0 || r.Path == "" {
+				continue // was refused
+			}
+			if k, ok := first[taken{r.Path, m}]; !ok {
+				first[taken{r.Path, m}] = i
+			} else if k == i {
+				d.problem(d.at(fmt.Sprintf("%s.methods[%d]", key, j)), "%s: given twice", m)
+			} else {
+				what := r.Path
+				if m != "" {
+					what = m + " " + what
+				}
+				d.problem(d.at(key+".path"), "%s: given twice: first as routes[%d] on line %d", what, k, d.at(fmt.Sprintf("routes[%d].path", k)).line)
+				break
+			}
+		}
+		d.route(f, r, key, byName)
+	}
+}
+
+func (d *decoder) route(f *File, r *Route, key string, byName map[string]*Target) {
+	levels, whose := 0, ""
+	if !d.given(key+".target") && len(f.Targets) == 1 {
+		r.Target = f.Targets[0].Name
+	}
+	switch t := byName[r.Target]; {
+	case t != nil:
+		levels, whose = t.Engine.Levels, t.Name
+	case !d.given(key + ".target"):
+		d.problem(d.at(key+".target"), "missing: want the name of a target: %s", oneOf(f.targetNames()))
+	case !d.reported(key + ".target"):
+		d.problem(d.at(key+".target"), "%s: no such target: %s", show(r.Target), suggestTarget(r.Target, f.targetNames()))
+	}
+	d.priority(&r.Priority, key+".priority", levels, whose)
+	if s := r.Fallback.Static; s != nil {
+		static := key + ".fallback.static"
+		if !d.given(static + ".status") {
+			d.problem(d.at(static+".status"), "missing: want the status to answer with, such as 202 or 503")
+		}
+		if (s.Status == 204 || s.Status == 205 || s.Status == 304) && s.Body != "" {
+			d.problem(d.at(static+".body"), "an answer %d has no body: want none, or another status", s.Status)
+		}
+	}
+}
+
+func suggestTarget(name string, names []string) string {
+	if len(names) == 0 {
+		return "there is none"
+	}
+	s := "there are " + oneOf(names)
+	if len(names) == 1 {
+		s = "there is " + names[0]
+	}
+	if n := nearest(name, names); n != "" && len(names) > 1 {
+		return "did you mean " + n + "? " + s
+	}
+	return s
+}
+
+// priority checks a route's priorities against the levels of its target; 0 levels are not known.
+func (d *decoder) priority(p *Priority, key string, levels int, whose string) {
+	if !d.given(key + ".default") {
+		p.Default = levels / 2
+	}
+	inLevels := func(key string, priority int) {
+		if levels > 0 && priority > levels {
+			d.problem(d.at(key), "%d: out of range: want from 0 to %d, the levels of target %s", priority, levels, show(whose))
+		}
+	}
+	inLevels(key+".default", p.Default)
+	for name, priority := range p.Tiers {
+		inLevels(key+".tiers."+name, priority)
+	}
+	switch {
+	case d.given(key + ".header"):
+		if !d.given(key + ".trust") {
+			p.Trust = loopback()
+		}
+	case d.given(key + ".trust"):
+		d.problem(d.at(key+".trust"), "without header: want the name of the header that is trusted, such as header: X-Priority")
+	case d.given(key + ".tiers"):
+		d.problem(d.at(key+".tiers"), "without header: want the name of the header that holds the tier, such as header: X-Priority")
+	}
+}
+
+var (
+	targetName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$`)
+	tierName   = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,62}$`)
+	hostName   = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?$`)
+	portNumber = regexp.MustCompile(`^(0|[1-9]\d{0,4})$`)
+	token      = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$")
+	methodName = regexp.MustCompile(`^[A-Z][A-Z-]{0,30}$`)
+)
+
+func address(p *string) value {
+	return text[string]{p, "an address such as 127.0.0.1:8080", parseAddress, itself}
+}
+
+func parseAddress(s string) (string, string) {
+	const want = "want host:port, such as 127.0.0.1:8080, or :8080 for all interfaces"
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return "", "not an address: " + want
+	}
+	if !isPort(port) {
+		return "", "not a port from 0 to 65535: " + want
+	}
+	if host != "" && !isHost(host) {
+		return "", "not a host: " + want
+	}
+	return s, ""
+}
+
+func isPort(s string) bool {
+	n, err := strconv.Atoi(s)
+	return portNumber.MatchString(s) && err == nil && n <= 65535
+}
+
+func isHost(s string) bool {
+	_, err := netip.ParseAddr(s)
+	return err == nil || hostName.MatchString(s)
+}
+
+// clash reports whether two addresses cannot both be listened on, as far as that can be seen without a resolver.
+func clash(a, b string) bool {
+	hostA, portA, _ := net.SplitHostPort(a)
+	hostB, portB, _ := net.SplitHostPort(b)
+	if portA != portB || portA == "0" || portA == "" {
+		return false
+	}
+	any := func(host string) bool {
+		ip, err := netip.ParseAddr(host)
+		return host == "" || err == nil && ip.IsUnspecified()
+	}
+	local := func(host string) string {
+		if strings.EqualFold(host, "localhost") {
+			return "127.0.0.1"
+		}
+		return strings.ToLower(host)
+	}
+	return any(hostA) || any(hostB) || local(hostA) == local(hostB)
+}
+
+func endpoint(p **url.URL) value {
+	return text[*url.URL]{p, "a URL such as http://127.0.0.1:9000", parseEndpoint, (*url.URL).String}
+}
+
+func parseEndpoint(s string) (*url.URL, string) {
+	const want = "want http://host:port or https://host:port, perhaps with a path"
+	u, err := url.Parse(s)
+	switch {
+	case strings.Contains(s, "@"):
+		// Before anything else, so that a password is never part of another message.
+		return nil, "a user or password does not belong here: " + want
+	case strings.ContainsAny(s, "?#"):
+		return nil, "a query or fragment does not belong here: " + want
+	case err != nil:
+		return nil, "not a URL: " + want
+	case u.Scheme != "http" && u.Scheme != "https":
+		return nil, "neither http nor https: " + want
+	case u.Opaque != "" || u.Hostname() == "" || !isHost(u.Hostname()):
+		return nil, "no host: " + want
+	case strings.HasSuffix(u.Host, ":") || u.Port() != "" && (!isPort(u.Port()) || u.Port() == "0"):
+		return nil, "not a port from 1 to 65535: " + want
+	}
+	return u, ""
+}
+
+func portOf(u *url.URL) string {
+	if p := u.Port(); p != "" {
+		return p
+	}
+	if u.Scheme == "https" {
+		return "443"
+	}
+	return "80"
+}
+
+func parsePath(s string) (string, string) {
+	switch {
+	case !strings.HasPrefix(s, "/"):
+		return "", "not a path: want one that begins with /"
+	case strings.ContainsAny(s, "*{}"):
+		return "", "no wildcards: a path is a prefix, /api is /api and all below it"
+	case strings.ContainsAny(s, "?#%"):
+		return "", "want the path alone, without a query and without escapes"
+	case strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }):
+		return "", "want a path without control characters"
+	}
+	p := s
+	if len(p) > 1 {
+		p = strings.TrimSuffix(p, "/")
+	}
+	if clean := path.Clean(p); clean != p {
+		return "", "want it in its shortest form, " + show(clean)
+	}
+	return p, ""
+}
+
+func parseMethod(s string) (string, string) {
+	if !methodName.MatchString(s) {
+		return "", "not a method: want one in capitals, such as GET"
+	}
+	return s, ""
+}
+
+func parseHeader(s string) (string, string) {
+	if !token.MatchString(s) {
+		return "", "not the name of a header: want one such as X-Priority"
+	}
+	return textproto.CanonicalMIMEHeaderKey(s), ""
+}
+
+func parseNetwork(s string) (netip.Prefix, string) {
+	if ip, err := netip.ParseAddr(s); err == nil && ip.Zone() == "" {
+		return netip.Prefix{}, fmt.Sprintf("not a network: want %s for this one address", netip.PrefixFrom(ip, ip.BitLen()))
+	}
+	p, err := netip.ParsePrefix(s)
+	switch {
+	case err != nil:
+		return netip.Prefix{}, "not a network: want one such as 10.0.0.0/8 or fd00::/8"
+	case p.Addr().Is4In6():
+		return netip.Prefix{}, "an IPv4 network in IPv6 clothes, which no client is in: want it as IPv4"
+	case p != p.Masked():
+		return netip.Prefix{}, fmt.Sprintf("bits beyond the prefix: want %s", p.Masked())
+	}
+	return p, ""
+}
+
+func parseContentType(s string) (string, string) {
+	_, _, err := mime.ParseMediaType(s)
+	if err != nil || !strings.Contains(s, "/") || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r >= 0x7f }) {
+		return "", "not a media type: want one such as application/json"
+	}
+	return s, ""
+}

@@ -1,0 +1,354 @@
+package config
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/seed-a29ca62a/cortex"
+	"github.com/seed-a29ca62a/cortex/backoff"
+	"github.com/seed-a29ca62a/cortex/fallback"
+	"github.com/seed-a29ca62a/cortex/limit"
+	"go.yaml.in/yaml/v3"
+)
+
+// Defaults of what is the gateway's own. The engine's defaults are asked of the engine, so that there is one of each.
+
+func newFile() *File {
+	return &File{
+		Listen: "127.0.0.1:8080",
+		Admin:  Admin{Enabled: true, Listen: "127.0.0.1:9095"},
+		Log:    Log{Level: slog.LevelInfo, Format: "text"},
+		Drain:  Drain{Timeout: 10 * time.Second},
+		Server: Server{ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10},
+	}
+}
+
+func newTarget(name string) Target {
+	return Target{
+		Name:        name,
+		ReplayLimit: 64 << 10,
+		Transport:   Transport{DialTimeout: 5 * time.Second, MaxIdlePerHost: 64, IdleTimeout: 90 * time.Second},
+	}
+}
+
+func newCache() *Cache {
+	return &Cache{MaxAge: time.Minute, MaxEntries: fallback.DefaultMaxEntries, MaxBytes: fallback.DefaultMaxBytes}
+}
+
+func newStatic() *Static { return &Static{ContentType: "text/plain; charset=utf-8"} }
+
+// loopback is who is trusted with a priority header unless the file says otherwise.
+func loopback() []netip.Prefix {
+	return []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
+}
+
+// The format, block by block. A key is in here or it is unknown.
+
+func (f *File) block() block {
+	return block{
+		{key: "listen", value: address(&f.Listen)},
+		{key: "admin", value: block{
+			{key: "enabled", value: flag{p: &f.Admin.Enabled}},
+			{key: "listen", value: address(&f.Admin.Listen)},
+		}},
+		{key: "log", value: block{
+			{key: "level", value: choice[slog.Level]{&f.Log.Level,
+				[]slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError},
+				func(l slog.Level) string { return strings.ToLower(l.String()) }}},
+			{key: "format", value: choice[string]{&f.Log.Format, []string{"text", "json"}, itself}},
+		}},
+		{key: "drain", value: block{
+			{key: "delay", value: duration{&f.Drain.Delay, 0, time.Hour}},
+			{key: "timeout", value: duration{&f.Drain.Timeout, 0, day}},
+		}},
+		{key: "server", value: block{
+			{key: "read_header_timeout", value: duration{&f.Server.ReadHeaderTimeout, time.Millisecond, time.Hour}},
+			{key: "idle_timeout", value: duration{&f.Server.IdleTimeout, time.Millisecond, day}},
+			{key: "max_header_bytes", value: size{&f.Server.MaxHeaderBytes, 1 << 10, 16 << 20}},
+		}},
+		{key: "targets", value: targets{&f.Targets}},
+		{key: "routes", value: list[Route]{p: &f.Routes, most: MaxRoutes, what: "routes",
+			item: func(r *Route) value { return r.block() }}},
+	}
+}
+
+func (t *Target) block() block {
+	c := &t.Engine
+	var adaptive, article string
+	if c.Profile == cortex.Article {
+		adaptive = "not in force: profile adaptive only"
+	} else {
+		article = "not in force: profile article only"
+	}
+	return block{
+		{key: "endpoints", value: list[*url.URL]{p: &t.Endpoints, most: MaxEndpoints, what: "URLs",
+			item: func(u **url.URL) value { return endpoint(u) }}},
+		{key: "profile", field: "Profile", value: choice[cortex.Profile]{&c.Profile,
+			[]cortex.Profile{cortex.Adaptive, cortex.Article}, cortex.Profile.String}},
+		{key: "levels", field: "Levels", value: count{&c.Levels, 1, limit.MaxLevels}},
+		{key: "weights", field: "Weights", value: weights{&c.Weights}},
+		{key: "retry", value: block{
+			{key: "max_retries", field: "MaxRetries",
+				value: orNone[int]{count{&c.MaxRetries, 0, 1000}, &c.MaxRetries, 0, &c.DisableRetries}},
+			{key: "backoff", field: "Backoff.Law", value: choice[backoff.Law]{&c.Backoff.Law,
+				[]backoff.Law{backoff.Pressure, backoff.Exponential, backoff.FullJitter, backoff.EqualJitter, backoff.Decorrelated},
+				backoff.Law.String}},
+			{key: "base_delay", field: "Backoff.Base", value: duration{&c.Backoff.Base, time.Millisecond, day}},
+			{key: "max_delay", field: "Backoff.Max", value: duration{&c.Backoff.Max, time.Millisecond, day}},
+			{key: "non_idempotent", value: flag{p: &t.NonIdempotent}},
+			{key: "replay_limit", value: size{&t.ReplayLimit, 0, 64 << 20}},
+		}},
+		{key: "budget", value: block{
+			{key: "ratio", field: "Budget.Ratio", value: number{p: &c.Budget.Ratio, hi: 1, above: true}},
+			{key: "capacity", field: "Budget.Capacity", value: number{p: &c.Budget.Capacity, lo: 1, hi: 1e9}},
+			{key: "min_per_second", field: "Budget.MinPerSecond", value: orNone[float64]{
+				number{p: &c.Budget.MinPerSecond, hi: 1e6}, &c.Budget.MinPerSecond, -1, nil}},
+		}},
+		{key: "breaker", value: block{
+			{key: "open_for", field: "Breaker.OpenFor", value: duration{&c.Breaker.OpenFor, time.Millisecond, day}},
+			{key: "probe_every", field: "Breaker.ProbeEvery", value: duration{&c.Breaker.ProbeEvery, time.Millisecond, day}},
+			{key: "probes_to_close", field: "Breaker.ProbesToClose", value: count{&c.Breaker.ProbesToClose, 1, 1000}},
+			{key: "max_probes", field: "Breaker.MaxProbes", value: count{&c.Breaker.MaxProbes, 1, 64}},
+			{key: "threshold", field: "Breaker.Threshold", note: article,
+				value: number{p: &c.Breaker.Threshold, hi: 1, above: true, below: true}},
+			{key: "theta_fast", field: "Breaker.ThetaFast", note: adaptive,
+				value: number{p: &c.Breaker.ThetaFast, lo: 0.01, hi: 1, below: true}},
+			{key: "theta_slow", field: "Breaker.ThetaSlow", note: adaptive,
+				value: number{p: &c.Breaker.ThetaSlow, lo: 0.01, hi: 1, below: true}},
+			{key: "confidence", field: "Breaker.Confidence", note: adaptive,
+				value: number{p: &c.Breaker.Confidence, hi: 1, above: true, below: true}},
+			{key: "probe_share", field: "Breaker.ProbeShare", note: adaptive,
+				value: number{p: &c.Breaker.ProbeShare, hi: 1, above: true}},
+		}},
+		{key: "timeout", value: block{
+			{key: "enabled", value: flag{p: &c.DisableTimeout, invert: true}},
+			{key: "min", field: "Timeout.Min", value: duration{&c.Timeout.Min, time.Millisecond, day}},
+			{key: "max", field: "Timeout.Max", value: duration{&c.Timeout.Max, time.Millisecond, day}},
+			{key: "bootstrap", field: "Timeout.Bootstrap", value: duration{&c.Timeout.Bootstrap, time.Millisecond, day}},
+		}},
+		{key: "deadline", field: "Deadline", value: duration{&c.Deadline, 0, day}},
+		{key: "limit", value: block{
+			{key: "min", field: "Limit.Min", note: adaptive, value: count{&c.Limit.Min, 1, 1_000_000}},
+			{key: "max", field: "Limit.Max", note: adaptive, value: count{&c.Limit.Max, 0, 1_000_000}},
+		}},
+		{key: "concurrency", field: "Concurrency", note: article, value: count{&c.Concurrency, 1, 1_000_000}},
+		{key: "shed", value: block{
+			{key: "signal", field: "ShedSignal", note: adaptive, value: choice[cortex.ShedSignal]{&c.ShedSignal,
+				[]cortex.ShedSignal{cortex.ShedByQueue, cortex.ShedByPressure}, cortex.ShedSignal.String}},
+		}},
+		{key: "remote", value: block{
+			{key: "trust", field: "RemoteTrust", value: orNone[float64]{
+				number{p: &c.RemoteTrust, hi: 1}, &c.RemoteTrust, 0, &c.DistrustRemote}},
+		}},
+		{key: "transport", value: block{
+			{key: "dial_timeout", value: duration{&t.Transport.DialTimeout, time.Millisecond, time.Hour}},
+			{key: "max_idle_per_host", value: count{&t.Transport.MaxIdlePerHost, 1, 100_000}},
+			{key: "idle_timeout", value: duration{&t.Transport.IdleTimeout, time.Millisecond, day}},
+		}},
+	}
+}
+
+func (r *Route) block() block {
+	return block{
+		{key: "path", value: text[string]{&r.Path, "a path prefix such as /api", parsePath, itself}},
+		{key: "target", value: text[string]{&r.Target, "the name of a target", func(s string) (string, string) { return s, "" }, itself}},
+		{key: "methods", value: list[string]{p: &r.Methods, most: 40, what: "HTTP methods",
+			item: func(m *string) value { return text[string]{m, "an HTTP method such as GET", parseMethod, itself} }}},
+		{key: "priority", value: priority{&r.Priority}},
+		{key: "fallback", value: block{
+			{key: "cache", value: optional[Cache]{&r.Fallback.Cache, newCache, (*Cache).block}},
+			{key: "static", value: optional[Static]{&r.Fallback.Static, newStatic, (*Static).block}},
+		}},
+	}
+}
+
+func (c *Cache) block() block {
+	return block{
+		{key: "max_age", value: duration{&c.MaxAge, time.Millisecond, 365 * day}},
+		{key: "max_entries", value: count{&c.MaxEntries, 1, 10_000_000}},
+		{key: "max_bytes", value: size{&c.MaxBytes, 1 << 10, 64 << 30}},
+	}
+}
+
+func (s *Static) block() block {
+	return block{
+		{key: "status", value: count{&s.Status, 200, 599}},
+		{key: "body", value: text[string]{&s.Body, "text", func(s string) (string, string) { return s, "" }, itself}},
+		{key: "content_type", value: text[string]{&s.ContentType, "a media type such as application/json", parseContentType, itself}},
+	}
+}
+
+func itself(s string) string { return s }
+
+// targets is a mapping of names to targets, kept in the order of the file.
+type targets struct{ p *[]Target }
+
+func (v targets) kind() string { return fmt.Sprintf("a block of 1 to %d named targets", MaxTargets) }
+
+func (v targets) read(d *decoder, n *yaml.Node, at place) {
+	if n.Kind == yaml.MappingNode && len(n.Content)/2 > MaxTargets {
+		d.problem(at, "%d targets: want at most %d", len(n.Content)/2, MaxTargets)
+		return
+	}
+	d.pairs(n, at, func(key, value *yaml.Node) {
+		here := at.child(show(key.Value), key)
+		d.places[here.key] = here
+		if !targetName.MatchString(key.Value) {
+			d.problem(here, "not a name: want up to 63 letters, digits and -_. with a letter or digit first")
+		}
+		t := newTarget(key.Value)
+		t.block().read(d, value, here)
+		*v.p = append(*v.p, t)
+	})
+}
+
+func (v targets) write() *yaml.Node {
+	m := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
+	for i := range *v.p {
+		t := &(*v.p)[i]
+		m.Content = append(m.Content, textNode(t.Name), t.block().write())
+	}
+	return m
+}
+
+// weights is the name of a preset, or all five numbers.
+type weights struct{ p *cortex.Weights }
+
+var presets = []string{"default", "read-heavy", "transactional"}
+
+func (v weights) kind() string {
+	return "a preset (" + strings.Join(presets, ", ") + ") or a block of F, L, Q, B and C"
+}
+
+func (v weights) block() block {
+	b := block{}
+	for _, f := range []struct {
+		key string
+		p   *float64
+	}{{"F", &v.p.F}, {"L", &v.p.L}, {"Q", &v.p.Q}, {"B", &v.p.B}, {"C", &v.p.C}} {
+		b = append(b, entry{key: f.key, field: "Weights." + f.key, value: number{p: f.p, hi: 1}})
+	}
+	return b
+}
+
+func (v weights) read(d *decoder, n *yaml.Node, at place) {
+	if n.Kind != yaml.MappingNode {
+		s, ok := d.scalar(n, at, v.kind())
+		if !ok {
+			return
+		}
+		w, err := cortex.PresetWeights(s)
+		if err != nil {
+			d.problem(at, "%s: unknown: want %s", show(s), v.kind())
+			return
+		}
+		*v.p = w
+		return
+	}
+	before := len(d.problems)
+	v.block().read(d, n, at)
+	if len(d.problems) > before {
+		*v.p = cortex.Weights{}
+		return
+	}
+	for _, key := range v.block().keys() {
+		if !d.given(at.key + "." + key) {
+			d.problem(at, "%s is missing: want all of F, L, Q, B and C, with a sum of 1", key)
+			*v.p = cortex.Weights{}
+			return
+		}
+	}
+	if *v.p == (cortex.Weights{}) { // which the engine takes for its default
+		d.problem(at, "all are 0: want a sum of 1")
+	}
+}
+
+func (v weights) write() *yaml.Node {
+	n := v.block().write()
+	n.Style = yaml.FlowStyle
+	return n
+}
+
+// priority is a number for all requests of a route, or a block.
+type priority struct{ p *Priority }
+
+func (v priority) kind() string { return "a whole number, or a block of keys" }
+
+func (v priority) block() block {
+	return block{
+		{key: "default", value: count{&v.p.Default, 0, limit.MaxLevels}},
+		{key: "header", value: text[string]{&v.p.Header, "the name of a header such as X-Priority", parseHeader, itself}},
+		{key: "trust", value: list[netip.Prefix]{p: &v.p.Trust, most: 1000, what: "networks",
+			item: func(p *netip.Prefix) value {
+				return text[netip.Prefix]{p, "a network such as 10.0.0.0/8", parseNetwork, netip.Prefix.String}
+			}}},
+		{key: "tiers", value: tiers{&v.p.Tiers}},
+	}
+}
+
+func (v priority) read(d *decoder, n *yaml.Node, at place) {
+	if n.Kind == yaml.ScalarNode && !isNull(n) {
+		count{&v.p.Default, 0, limit.MaxLevels}.read(d, n, at)
+		d.places[at.key+".default"] = at
+		return
+	}
+	v.block().read(d, n, at)
+}
+
+func (v priority) write() *yaml.Node {
+	if v.p.Header == "" {
+		return v.block()[:1].write() // the others have nothing to act on
+	}
+	return v.block().write()
+}
+
+// tiers is a mapping of names to priorities.
+type tiers struct{ p *map[string]int }
+
+const maxTiers = 100
+
+func (v tiers) kind() string {
+	return fmt.Sprintf("a block of up to %d names with their priorities", maxTiers)
+}
+
+func (v tiers) read(d *decoder, n *yaml.Node, at place) {
+	if n.Kind == yaml.MappingNode && len(n.Content)/2 > maxTiers {
+		d.problem(at, "%d tiers: want at most %d", len(n.Content)/2, maxTiers)
+		return
+	}
+	d.pairs(n, at, func(key, value *yaml.Node) {
+		here := at.child(show(key.Value), key)
+		d.places[here.key] = here
+		if !tierName.MatchString(key.Value) {
+			d.problem(here, "not a name: want up to 63 letters, digits and -_. with a letter first")
+			return
+		}
+		p := -1
+		count{&p, 0, limit.MaxLevels}.read(d, value, here)
+		if p < 0 {
+			return
+		}
+		if *v.p == nil {
+			*v.p = make(map[string]int)
+		}
+		(*v.p)[key.Value] = p
+	})
+}
+
+func (v tiers) write() *yaml.Node {
+	if len(*v.p) == 0 {
+		return nil
+	}
+	m := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
+	for _, name := range slices.Sorted(maps.Keys(*v.p)) {
+		p := (*v.p)[name]
+		m.Content = append(m.Content, textNode(name), count{p: &p}.write())
+	}
+	return m
+}
