@@ -268,6 +268,27 @@ func (e *Engine) newGeneration(now time.Duration, st breaker.State) {
 	e.armed = true
 }
 
+// scoutEvery is which attempts look beyond the timeout in force while more than 1 % of them are cut by it.
+const scoutEvery = 32
+
+// Timeout is the time this attempt should be given; 0 where Config.DisableTimeout is set. It is the adaptive timeout, but
+// longer for a few attempts that find out whether that has become too short: probes, and one in 32 while many time out.
+func (p *Permit) Timeout() time.Duration {
+	e := p.e
+	if e == nil || e.cfg.DisableTimeout {
+		return 0
+	}
+	if p.isProbe {
+		e.mu.Lock()
+		defer e.unlock()
+		return e.timeout.Extended()
+	}
+	if x := e.extended.Load(); x > 0 && e.scouts.Add(1)%scoutEvery == 0 {
+		return time.Duration(x)
+	}
+	return time.Duration(e.timeoutNow.Load())
+}
+
 // Answered tells that the target has answered and only the rest of the answer is to come (response headers were read): the
 // attempt's latency is fixed and it is no longer in flight, while its outcome is still open. It serves answers that stream:
 // their length is no latency and their number no queue. Do not call it for an answer that is a failure already: record that.
@@ -335,7 +356,7 @@ func (p *Permit) Record(o Outcome) bool {
 		s.mu.Unlock()
 		return false
 	}
-	if o == Success && !p.isProbe {
+	if o == Success && !p.isProbe && int64(p.latency) <= e.timeoutNow.Load() {
 		s.observe(p.latency)
 		s.mu.Unlock()
 		return true
@@ -348,9 +369,23 @@ func (p *Permit) Record(o Outcome) bool {
 func (e *Engine) record(p *Permit, o Outcome, now time.Duration) bool {
 	e.mu.Lock()
 	defer e.unlock()
+	if !p.isProbe && p.gen != e.gen && e.cfg.Profile == Adaptive && !e.off(limit.GenerationReset) {
+		e.stats.Stale++ // the circuit changed between the two locks
+		return false
+	}
+	if p.isProbe {
+		if used := e.probeDone(p, o, now); !used {
+			e.stats.Stale++
+			return false
+		}
+	}
 	switch o {
 	case Success:
 		e.stats.Successes++
+		if p.latency > e.timeout.Current() { // only an attempt that had more time can show that the timeout is too short
+			e.timeout.Late(now, p.latency)
+			e.refreshTimeout(now)
+		}
 	case Failed:
 		e.stats.Failures++
 	case TimedOut:
@@ -358,17 +393,11 @@ func (e *Engine) record(p *Permit, o Outcome, now time.Duration) bool {
 	case Throttled:
 		e.stats.Throttled++
 	default:
-		o = Neutral
 		e.stats.Neutral++
 	}
-	if p.isProbe {
-		return e.probeDone(p, o, now)
+	if !p.isProbe || e.cfg.Profile == Article {
+		e.count(o, p.latency, now)
 	}
-	if p.gen != e.gen && e.cfg.Profile == Adaptive && !e.off(limit.GenerationReset) {
-		e.stats.Stale++ // the circuit changed between the two locks
-		return false
-	}
-	e.count(o, p.latency, now)
 	return true
 }
 
@@ -388,6 +417,9 @@ func (e *Engine) count(o Outcome, latency, now time.Duration) {
 		}
 	case TimedOut:
 		e.pending.Timeout++
+		if latency >= e.timeout.Current() { // else it was the caller's own limit, which says nothing of ours
+			e.timeout.ObserveTimeouts(now, 1)
+		}
 		e.rolling.AddLatency(now, bucketOf(latency), 1)
 	case Throttled:
 		e.pending.Throttled++
@@ -442,9 +474,6 @@ func (e *Engine) probeDone(p *Permit, o Outcome, now time.Duration) bool {
 	}
 	used, _ := e.breaker.ProbeDone(now, p.probe, r, p.latency, e.limiter.OfferedRate())
 	e.announce(now)
-	if e.cfg.Profile == Article {
-		e.count(o, p.latency, now)
-	}
 	return used
 }
 

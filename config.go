@@ -123,7 +123,8 @@ type Config struct {
 	// PermitLife bounds how long an attempt that never returns counts as in flight: between one and two PermitLife; 10 min.
 	PermitLife time.Duration
 
-	// Now is the engine's clock: time since any fixed moment, monotonic. nil = the process's monotonic clock.
+	// Now is the engine's clock: time since any fixed moment. It should be monotonic; time that goes back is no time that
+	// passed. nil = the process's monotonic clock.
 	Now func() time.Duration
 	// Rand seeds the engine's own generator, once, in New. nil = the process's random source.
 	Rand rand.Source
@@ -183,6 +184,8 @@ func (c Config) normalize() (Config, error) {
 	}
 	if c.Now == nil {
 		c.Now = monotonic
+	} else {
+		c.Now = steady(c.Now)
 	}
 	if c.Rand == nil {
 		c.Rand = processRandom{}

@@ -134,7 +134,7 @@ func (s Situation) Decide(draw func() float64) Decision {
 			if p := s.RefuseProbability; p >= 1 || p > 0 && draw() < p {
 				return ReasonShed
 			}
-			if s.Tokens < s.Price {
+			if !(s.Tokens >= s.Price*(1-1e-9)) { // ten successes at 0.1 pay for one retry
 				return ReasonBudget
 			}
 			return ReasonNone
@@ -196,8 +196,10 @@ type Failure struct {
 // Decision.Delay and asks [Engine.AdmitRetry]; a decided retry that is then not asked for is worth a [Engine.Refund].
 func (e *Engine) Decide(f Failure) Decision {
 	now := e.now()
-	if f.Class == (Class{}) {
-		f.Class = e.classify(nil, f.Err, 0)
+	if f.Class.Outcome == Neutral && !f.Class.Retryable && f.Err != nil {
+		hint := f.Class.RetryAfter
+		f.Class = e.cfg.Classify(f.Err)
+		f.Class.RetryAfter = max(f.Class.RetryAfter, hint)
 	}
 	e.gauge.poll(e, now)
 	e.mu.Lock()
@@ -244,7 +246,7 @@ func (e *Engine) situation(f *Failure, now time.Duration) Situation {
 	prio := e.clampPriority(f.Priority)
 	st := e.circuit(now)
 	s := Situation{Profile: e.cfg.Profile, Weights: e.cfg.Weights, Levels: e.cfg.Levels, Signals: e.signalsAt(st), Circuit: st,
-		Armed: e.armed && !e.off(limit.EvidenceTrip), Priority: Priority(prio), Attempt: f.Attempt, MaxRetries: e.maxRetries(f),
+		Armed: e.armed && !e.off(limit.EvidenceTrip) && !e.closedOnly, Priority: Priority(prio), Attempt: f.Attempt, MaxRetries: e.maxRetries(f),
 		Retryable: f.Class.Retryable, RetriedAbove: f.RetriedAbove, DoNotRetry: f.DoNotRetry,
 		Tokens: e.bucket.Tokens(), Price: 1, Backoff: e.cfg.Backoff, Previous: f.Previous, RetryAfter: f.Class.RetryAfter,
 		Remaining: f.Deadline}

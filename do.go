@@ -2,6 +2,7 @@ package cortex
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/seed-a29ca62a/cortex/fallback"
@@ -29,7 +30,7 @@ func WithPriority(p Priority) CallOption { return CallOption{optionPriority, int
 func WithRetries(n int) CallOption { return CallOption{optionRetries, int64(max(0, n))} }
 
 // WithTimeout cuts each attempt of this call after d instead of the adaptive timeout; d ≤ 0 leaves attempts uncut.
-func WithTimeout(d time.Duration) CallOption { return CallOption{optionTimeout, int64(d)} }
+func WithTimeout(d time.Duration) CallOption { return CallOption{optionTimeout, int64(max(0, d))} }
 
 // call is the state of one guarded call.
 type call struct {
@@ -40,7 +41,7 @@ type call struct {
 	above    bool          // a layer above retries
 	start    time.Duration // engine time, taken where Config.Deadline needs it
 	class    Class
-	delay    time.Duration
+	decision Decision // that led to this attempt
 	lastErr  error
 }
 
@@ -111,7 +112,7 @@ func attempt[T any](ctx context.Context, e *Engine, op func(context.Context) (T,
 	if c.mayRetry(e) {
 		actx = &markedContext{ctx, RetryMark{Attempt: c.attempt}}
 	}
-	if d := c.attemptTimeout(ctx, e); d > 0 {
+	if d := c.attemptTimeout(ctx, e, &permit); d > 0 {
 		var cancel context.CancelFunc
 		actx, cancel = context.WithTimeout(actx, d)
 		defer cancel()
@@ -152,10 +153,10 @@ func (c *call) mayRetry(e *Engine) bool {
 	return !c.above && !e.cfg.DisableRetries && c.retries != 0
 }
 
-func (c *call) attemptTimeout(ctx context.Context, e *Engine) time.Duration {
+func (c *call) attemptTimeout(ctx context.Context, e *Engine, p *Permit) time.Duration {
 	d := c.timeout
 	if d < 0 {
-		d = e.AttemptTimeout()
+		d = p.Timeout()
 	}
 	if e.cfg.Deadline > 0 {
 		if left := e.deadlineOf(ctx, e.now()-c.start); left != 0 && (d <= 0 || left < d) {
@@ -171,14 +172,15 @@ func (e *Engine) next(ctx context.Context, c *call, err error) error {
 		if c.attempt == 0 {
 			return r.r
 		}
+		e.Refund(c.decision)
 		return &CallError{Target: e.cfg.Name, Attempts: c.attempt, Reason: r.r.Reason, Err: c.lastErr, Refusal: r.r}
 	}
 	c.lastErr = err
-	fail := &CallError{Target: e.cfg.Name, Attempts: c.attempt + 1, Reason: ReasonCancelled, Err: err}
+	fail := &CallError{Target: e.cfg.Name, Attempts: c.attempt + 1, Err: err}
 	if ctx.Err() != nil {
-		return fail
+		return fail.gaveUp(ctx)
 	}
-	f := Failure{Err: err, Class: c.class, Priority: c.priority, Attempt: c.attempt, RetriedAbove: c.above, Previous: c.delay}
+	f := Failure{Err: err, Class: c.class, Priority: c.priority, Attempt: c.attempt, RetriedAbove: c.above, Previous: c.decision.Delay}
 	if c.retries >= 0 {
 		f.MaxRetries, f.NoRetries = c.retries, c.retries == 0
 	}
@@ -194,11 +196,21 @@ func (e *Engine) next(ctx context.Context, c *call, err error) error {
 	}
 	if !wait(ctx, d.Delay) {
 		e.Refund(d)
-		return fail
+		return fail.gaveUp(ctx)
 	}
-	c.delay = d.Delay
+	c.decision = d
 	c.attempt++
 	return nil
+}
+
+// gaveUp completes the error of a call whose caller gave up.
+func (c *CallError) gaveUp(ctx context.Context) error {
+	c.Cause = context.Cause(ctx)
+	c.Reason = ReasonCancelled
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		c.Reason = ReasonDeadline
+	}
+	return c
 }
 
 // wait reports whether d passed before ctx ended.

@@ -39,6 +39,8 @@ type Engine struct {
 	refusedBy   [reasons]atomic.Uint64
 	offeredBy   [limit.MaxLevels + 1]atomic.Uint64 // offered and refused without touching a stripe, since the last tick
 	timeoutNow  atomic.Int64
+	extended    atomic.Int64 // timeout of attempts that look beyond it; 0 = none are needed but probes
+	scouts      atomic.Uint32
 	gauge       gauge
 	remote      remoteView
 	closedOnly  bool // ablation: no circuit
@@ -115,7 +117,6 @@ func New(c Config) (*Engine, error) {
 	e.closedOnly = e.off(limit.Circuit)
 	e.timeoutNow.Store(int64(e.timeout.Current()))
 	e.gauge.fill.Store(noGauge)
-	e.stats.rejections = &e.refusedBy
 	return e, nil
 }
 
@@ -156,10 +157,7 @@ func (e *Engine) advance(now time.Duration) {
 
 	e.bucket.Advance(now)
 	e.bucket.Earn(now, e.pending.Success)
-	if e.pending.Timeout > 0 {
-		e.timeout.ObserveTimeouts(now, e.pending.Timeout)
-	}
-	e.timeoutNow.Store(int64(e.timeout.Refresh(now)))
+	e.refreshTimeout(now)
 
 	if e.cfg.Profile == Article {
 		e.sig.b = e.bucket.Burn()
@@ -173,6 +171,15 @@ func (e *Engine) advance(now time.Duration) {
 	clear(e.offered[:])
 	e.last = now
 	e.grant(now)
+}
+
+func (e *Engine) refreshTimeout(now time.Duration) {
+	e.timeoutNow.Store(int64(e.timeout.Refresh(now)))
+	extended := time.Duration(0)
+	if e.timeout.Frozen() {
+		extended = e.timeout.Extended()
+	}
+	e.extended.Store(int64(extended))
 }
 
 // advanceLaw feeds the adaptive law.
@@ -194,7 +201,7 @@ func (e *Engine) advanceLaw(s limit.Sample, now time.Duration) {
 	if p, ok := e.rolling.Quantile(e.span(baselineMin), 0.99); ok {
 		s.P99 = p
 	}
-	s.Outcomes = e.sig.samples
+	s.Outcomes = e.sig.samples + e.rolling.Counts(e.sig.span).Throttled
 	st := e.circuit(now)
 	e.sig.b = e.bucket.BurnNow()
 	sig := e.signalsAt(st)

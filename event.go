@@ -44,31 +44,30 @@ func (q *queue) push(ev any) {
 	q.events = append(q.events, ev)
 }
 
-// unlock releases e.mu and delivers what happened under it.
+// unlock releases e.mu and delivers what happened under it. One caller delivers at most as much as the queue holds: what is
+// left then is for the next.
 func (e *Engine) unlock() {
-	if len(e.event.events) == 0 || e.event.delivering {
-		e.mu.Unlock()
+	defer e.mu.Unlock()
+	if e.event.delivering {
 		return
 	}
-	e.event.delivering = true
-	defer func() { // also when a listener ends the goroutine
-		e.event.delivering = false
-		e.mu.Unlock()
-	}()
-	for len(e.event.events) > 0 {
-		batch := e.event.events
-		e.event.events = nil
-		e.deliverAll(batch)
+	for n := 0; len(e.event.events) > 0 && n < queueBound; n++ {
+		e.deliverNext()
 	}
 }
 
-// deliverAll calls the listeners with e.mu free, and holds it again when it returns.
-func (e *Engine) deliverAll(batch []any) {
+// deliverNext calls the listeners with e.mu free; it is held again afterwards, also when a listener ends the goroutine.
+func (e *Engine) deliverNext() {
+	ev := e.event.events[0]
+	e.event.events[0] = nil
+	e.event.events = e.event.events[1:]
+	e.event.delivering = true
 	e.mu.Unlock()
-	defer e.mu.Lock()
-	for _, ev := range batch {
-		e.deliver(ev)
-	}
+	defer func() {
+		e.mu.Lock()
+		e.event.delivering = false
+	}()
+	e.deliver(ev)
 }
 
 func (e *Engine) deliver(ev any) {

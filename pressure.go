@@ -107,23 +107,38 @@ type Stats struct {
 	Transitions uint64 // of the circuit, without the probes of one outage
 	BadInput    uint64 // gauge readings and reports that were not numbers
 	Dropped     uint64 // events that a blocked listener missed
-	rejections  *[reasons]atomic.Uint64
+	rejected    [reasons]uint64
 }
 
 // Rejected is how often a call or a retry was refused for that reason.
 func (s Stats) Rejected(r Reason) uint64 {
-	if r >= reasons || s.rejections == nil {
+	if r >= reasons {
 		return 0
 	}
-	return s.rejections[r].Load()
+	return s.rejected[r]
 }
 
 // Stats returns the counts as of now.
 func (e *Engine) Stats() Stats {
-	now := e.now()
 	e.mu.Lock()
-	e.advance(now)
 	s := e.stats
+	for i := range e.stripes { // what is not collected yet
+		st := &e.stripes[i]
+		st.mu.Lock()
+		s.Attempts += st.attempts
+		s.Successes += st.success
+		s.Stale += st.stale
+		for _, n := range st.offered[:e.cfg.Levels+1] {
+			s.Calls += n
+		}
+		st.mu.Unlock()
+	}
+	for p := range e.offeredBy[:e.cfg.Levels+1] {
+		s.Calls += e.offeredBy[p].Load()
+	}
+	for r := range s.rejected {
+		s.rejected[r] = e.refusedBy[r].Load()
+	}
 	s.BadInput += e.gauge.bad.Load() + e.remote.bad.Load()
 	s.Dropped = e.event.dropped
 	e.unlock()
@@ -153,6 +168,7 @@ func (g *gauge) poll(e *Engine, now time.Duration) {
 	}
 	defer func() {
 		if r := recover(); r != nil {
+			g.fill.Store(noGauge)
 			g.bad.Add(1)
 			e.log.Error("cortex: queue gauge panicked", "target", e.cfg.Name, "panic", r)
 		}

@@ -114,6 +114,7 @@ type CallError struct {
 	Reason   Reason // why there was no further attempt
 	Err      error  // of the last attempt
 	Refusal  *Rejection
+	Cause    error // why the caller gave up, from its context; nil if it did not
 }
 
 func (c *CallError) Error() string {
@@ -128,12 +129,16 @@ func (c *CallError) Error() string {
 	return fmt.Sprintf("cortex: %s%v (%s, no further: %s)", name, c.Err, n, c.Reason)
 }
 
-// Unwrap returns the error of the last attempt and the refusal, if any.
+// Unwrap returns the error of the last attempt, and the refusal and the caller's own reason, if any.
 func (c *CallError) Unwrap() []error {
+	errs := []error{c.Err}
 	if c.Refusal != nil {
-		return []error{c.Err, c.Refusal}
+		errs = append(errs, c.Refusal)
 	}
-	return []error{c.Err}
+	if c.Cause != nil {
+		errs = append(errs, c.Cause)
+	}
+	return errs
 }
 
 // Is reports whether target is the sentinel of the reason.

@@ -8,6 +8,12 @@ import (
 	"github.com/seed-a29ca62a/cortex/breaker"
 )
 
+// Overflow is the name of the engine that serves the targets for which a [Registry] has no room.
+const Overflow = "(overflow)"
+
+// victimSteps bounds the search for an engine to evict; the next search goes on from there.
+const victimSteps = 256
+
 // DefaultRegistryLimit is how many engines a [Registry] holds unless told otherwise.
 const DefaultRegistryLimit = 1000
 
@@ -75,8 +81,11 @@ func (r *Registry) Engine(target string) (*Engine, error) {
 		r.ring = append(r.ring, nil)
 	} else if at = r.victim(); at < 0 {
 		r.overflow.Add(1)
-		r.shared = e
-		return e, nil
+		if r.shared == nil {
+			e.cfg.Name = Overflow // it serves many; nobody else has it yet
+			r.shared = e
+		}
+		return r.shared, nil
 	} else {
 		delete(r.engines, r.ring[at].target)
 		r.evicted.Add(1)
@@ -99,9 +108,10 @@ func (r *Registry) full() *Engine {
 	return r.shared
 }
 
-// victim finds the place of the least recently used engine that may go, by the clock algorithm; -1 when there is none.
+// victim finds the place of the least recently used engine that may go, by the clock algorithm; -1 when there is none within
+// a bounded number of steps.
 func (r *Registry) victim() int {
-	for range 2 * len(r.ring) {
+	for range min(2*len(r.ring), victimSteps) {
 		en := r.ring[r.hand]
 		if !en.used.Swap(false) && !en.engine.needed() {
 			return r.hand
@@ -130,12 +140,16 @@ func (r *Registry) Len() int {
 // that could go.
 func (r *Registry) Counts() (evicted, overflowed uint64) { return r.evicted.Load(), r.overflow.Load() }
 
-// All calls yield for every engine held until it returns false; in no particular order, on a snapshot.
+// All calls yield for every engine held, the shared one included, until it returns false; in no particular order, on a
+// snapshot.
 func (r *Registry) All(yield func(*Engine) bool) {
 	r.mu.RLock()
 	es := make([]*Engine, 0, len(r.engines))
 	for _, en := range r.engines {
 		es = append(es, en.engine)
+	}
+	if r.shared != nil {
+		es = append(es, r.shared)
 	}
 	r.mu.RUnlock()
 	for _, e := range es {

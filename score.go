@@ -91,10 +91,13 @@ func (w Weights) cps(s Signals) int64 {
 
 func (w Weights) evidence(s Signals) int64 {
 	rest := one - basisPoints(w.C)
+	if rest <= 0 {
+		return 0 // the circuit's own state is no evidence
+	}
 	return (w.sum(s)*one + rest*microOne/2) / (rest * microOne)
 }
 
-func basisPoints(v float64) int64 { return int64(math.Round(v * one)) }
+func basisPoints(v float64) int64 { return int64(math.Round(unit(v) * one)) }
 
 func micro(v float64) int64 { return int64(math.Round(unit(v) * microOne)) }
 

@@ -99,7 +99,7 @@ type Sample struct {
 	Timeout   time.Duration          // attempt timeout in force
 	Deadline  time.Duration          // typical time a caller has; 0 = unlimited
 	P99       time.Duration          // of the shortest window that can tell; 0 = none
-	Outcomes  uint64                 // in the window the signals are taken from
+	Outcomes  uint64                 // in the window the signals are taken from, throttled answers included
 	Calm      bool                   // pressure low and circuit closed: the baseline may learn
 	Gauge     float64                // fill of a user's queue, in [0,1]; negative = none
 	Evidence  float64                // E, used by ShedByPressure only
@@ -160,6 +160,7 @@ func (l *Limiter) Advance(s Sample) {
 	if dt <= 0 {
 		return
 	}
+	s.sanitize()
 	l.last = s.Now
 	now := s.Now.Seconds()
 	arrived := l.offered(s.Offered, dt)
@@ -196,6 +197,24 @@ func (l *Limiter) Advance(s Sample) {
 	l.setLimit(te)
 	l.ramp(s.Success, s.TimedOut)
 	l.integrate(s, dt, now, arrived > 0)
+}
+
+// sanitize makes what is not a number say nothing: one NaN in an average would stay for ever.
+func (s *Sample) sanitize() {
+	known := func(v *float64, most float64) {
+		if !(*v >= 0) || math.IsInf(*v, 0) {
+			*v = 0
+		}
+		*v = math.Min(*v, most)
+	}
+	s.InFlight = max(0, s.InFlight)
+	known(&s.Area, math.MaxInt64)
+	known(&s.ErrorArea, math.MaxInt64)
+	known(&s.Evidence, 1)
+	known(&s.Remote, 1)
+	if !(s.Gauge >= 0 && s.Gauge <= 1) {
+		s.Gauge = -1
+	}
 }
 
 func effectiveTimeout(timeout, deadline time.Duration) float64 {
@@ -367,7 +386,7 @@ func (l *Limiter) ramp(success, timeouts uint64) {
 
 func (l *Limiter) integrate(s Sample, dt, now float64, arrived bool) {
 	l.e, l.hasE = 0, false
-	if s.Outcomes+s.Throttled >= 5 && l.out > 0 && l.thr > 0 {
+	if s.Outcomes >= 5 && l.out > 0 && l.thr > 0 {
 		l.e, l.hasE = l.thr/l.out-throttleOK, true
 	}
 	if s.Gauge >= 0 {
@@ -437,9 +456,10 @@ func (l *Limiter) ShedFraction(q float64) float64 {
 // RefuseProbability maps a shed fraction through the observed distribution of priorities: 1 for those wholly inside the
 // fraction counted from the lowest, 0 for those wholly above it.
 func (l *Limiter) RefuseProbability(priority int, shed float64) float64 {
-	if shed <= 0 {
+	if !(shed > 0) {
 		return 0
 	}
+	priority = max(0, min(priority, l.cfg.Levels))
 	lo, hi := 0.0, 1.0
 	if l.pdSum > 0 {
 		below := 0.0
@@ -455,7 +475,7 @@ func (l *Limiter) RefuseProbability(priority int, shed float64) float64 {
 // from the lowest, falls into the fraction shed.
 func RefuseProbability(lo, hi, shed float64) float64 {
 	switch {
-	case shed <= lo:
+	case !(shed > lo): // also when it is not a number: unknown is not refused
 		return 0
 	case shed >= hi:
 		return 1
@@ -507,7 +527,12 @@ func (l *Limiter) Price(latency, q, slow float64) float64 {
 // Price is the law behind [Limiter.Price] (control-law 1.5), phi the integral part of the shed fraction. The dead band on
 // the latency signal matters: the noise of a P99 alone is no load.
 func Price(latency, q, slow, phi float64) float64 {
-	g := math.Max(0, math.Min(1, math.Max((latency-0.2)/0.3, math.Max((q-0.25)/0.25, slow))))
+	g := 0.0
+	for _, v := range [...]float64{(latency - 0.2) / 0.3, (q - 0.25) / 0.25, slow} {
+		if v > g { // false for NaN
+			g = math.Min(1, v)
+		}
+	}
 	if phi > 0.02 {
 		g = 1
 	}
@@ -515,7 +540,12 @@ func Price(latency, q, slow, phi float64) float64 {
 }
 
 // Shed is the shed fraction of an idle controller (φ = 0) at queue pressure q: what one look without history decides.
-func Shed(q float64) float64 { return math.Max(0, math.Min(1, kp*(q-setPoint))) }
+func Shed(q float64) float64 {
+	if !(q > setPoint) {
+		return 0
+	}
+	return math.Min(1, kp*(q-setPoint))
+}
 
 // Tripped tells that the circuit opened; slow, that at least half of the failures were timeouts: the floor proved too high
 // and is halved.

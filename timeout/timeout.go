@@ -19,6 +19,8 @@
 //   - A frozen value that is too short for a slow but healthy target grows by half, at most every 10 s and up to the maximum:
 //     when most attempts have been timing out, or when the successes crowd just below the timeout. That is slow enough to cost
 //     little in an outage, and it is undone by the first estimate after the freeze: as soon as no more than 1 % time out.
+//   - A few attempts that are given the longer [Timeout.Extended] look beyond the value in force. One that succeeds there proves
+//     it too short, and raises it at once ([Timeout.Late]): a target that has become slow is not one that is gone.
 //
 // "Of late" is the last 10 s or so, "latencies seen" those of the last minute or so, both fading exponentially; where the
 // traffic is too thin for that, the last 10 attempts and the last 1,000 successes.
@@ -61,6 +63,11 @@ const (
 	growEvery    = 10 * time.Second
 	growTimeouts = 3
 
+	// extendFactor is how much slower than usual a target may have become to be found out at once.
+	extendFactor = 8
+	// lateFor is how long a raise holds by itself; by then the estimate has samples of the slow kind.
+	lateFor = 10 * time.Second
+
 	// pendingFor is how long timeouts wait for a freeze before they count as samples.
 	pendingFor = 10 * time.Second
 )
@@ -94,6 +101,9 @@ type Timeout struct {
 	growSince   time.Duration
 	growCount   float64
 	lastTimeout time.Duration
+
+	raised      time.Duration // by Late; the value does not fall below it before raisedUntil
+	raisedUntil time.Duration
 }
 
 // New returns a Timeout at its bootstrap value. The error is that of Config.Normalize.
@@ -111,6 +121,27 @@ func New(c Config) (*Timeout, error) {
 
 // Current returns the timeout in force, within [Min, Max].
 func (t *Timeout) Current() time.Duration { return t.current }
+
+// Extended returns the timeout of an attempt that is to find out whether the value in force is too short: eight times as long,
+// at least Bootstrap, at most Max.
+func (t *Timeout) Extended() time.Duration {
+	return clampTime(extendFactor*float64(t.current), max(t.current, t.cfg.Bootstrap), t.cfg.Max)
+}
+
+// Frozen reports whether more than 1 % of the attempts of late timed out, so that latencies alone teach nothing.
+func (t *Timeout) Frozen() bool { return t.frozen }
+
+// Late tells of a success that took longer than the timeout in force, from an attempt that had more time. The value rises to
+// a multiple of it (Config.Multiplier, up to Max) at once. It is to be given to Observe as well.
+func (t *Timeout) Late(now, latency time.Duration) {
+	t.advance(now)
+	if latency <= t.current {
+		return
+	}
+	t.raised = clampTime(t.cfg.Multiplier*float64(latency), t.current, t.cfg.Max)
+	t.raisedUntil = addTime(t.now, lateFor)
+	t.current = t.raised
+}
 
 // Samples returns the number of latencies that the estimate rests on. Once there are more than 1,000 (or twice MinSamples, if
 // that is more) old ones fade with a time constant of 60 s.
@@ -210,6 +241,9 @@ func (t *Timeout) crowded() bool {
 func (t *Timeout) estimate() {
 	p := t.p999()
 	next := clampTime(t.cfg.Multiplier*float64(p), t.cfg.Min, t.cfg.Max)
+	if t.now < t.raisedUntil {
+		next = max(next, t.raised)
+	}
 	// The last bucket stands for everything above the scale (64 s): a latency there is a lower bound, no reason to shrink.
 	top := window.Bucket(p) == window.Buckets-1
 	if next > t.current || !top {
