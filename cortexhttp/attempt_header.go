@@ -49,20 +49,23 @@ func digits(s string) int {
 	return n
 }
 
-// boundedInt reads a whole number from 0 to limit: digits only, no sign, no spare zero in front, however long the text.
+// plainNumber tells whether s is a whole number in the one way to write it: digits only, no sign, no spare zero in front.
+func plainNumber(s string) bool {
+	return s != "" && digits(s) == len(s) && (s[0] != '0' || len(s) == 1)
+}
+
+// boundedInt reads a plain whole number from 0 to limit, which is at most math.MaxInt32, however long the text.
 func boundedInt(s string, limit int) (int, bool) {
-	if s == "" || digits(s) != len(s) || (s[0] == '0' && len(s) > 1) {
+	if !plainNumber(s) {
 		return 0, false
 	}
-	n := 0
-	for i := range len(s) {
-		d := int(s[i] - '0')
-		if n > (limit-d)/10 {
+	n := int64(0)
+	for _, d := range []byte(s) {
+		if n = 10*n + int64(d-'0'); n > int64(limit) {
 			return 0, false
 		}
-		n = 10*n + d
 	}
-	return n, true
+	return int(n), true
 }
 
 // single returns the value of a field that was sent exactly once. Two lines of one of our fields are a forgery or a fault
