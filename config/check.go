@@ -11,7 +11,6 @@ import (
 	"path"
 	"reflect"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -30,12 +29,12 @@ func (d *decoder) parse(root *yaml.Node) *File {
 		return f
 	}
 	f.block().read(d, root, d.at(""))
-	switch {
-	case len(f.Targets) > 0:
-	case !d.given("targets"):
-		d.problem(d.at("targets"), "missing: want at least one target with endpoints")
-	case !d.reported("targets"):
-		d.problem(d.at("targets"), "empty: want at least one target with endpoints")
+	if len(f.Targets) == 0 && !d.refused["targets"] && !d.refused[""] {
+		what := "missing"
+		if d.given("targets") {
+			what = "empty"
+		}
+		d.problem(d.at("targets"), "%s: want at least one target with endpoints", what)
 	}
 	for i := range f.Targets {
 		d.target(&f.Targets[i], f.Listen)
@@ -47,16 +46,16 @@ func (d *decoder) parse(root *yaml.Node) *File {
 	return f
 }
 
-// reported tells whether something is wrong with a key already.
-func (d *decoder) reported(key string) bool {
-	return slices.ContainsFunc(d.problems, func(p Problem) bool { return p.Key == key })
+// missing reports a key that must be there, unless the block around it was refused as a whole.
+func (d *decoder) missing(block, key, want string) {
+	if key = block + "." + key; !d.given(key) && !d.refused[block] {
+		d.problem(d.at(key), "missing: want %s", want)
+	}
 }
 
 func (d *decoder) target(t *Target, listen string) {
 	key := "targets." + show(t.Name)
-	if !d.given(key + ".endpoints") {
-		d.problem(d.at(key+".endpoints"), "missing: want at least one URL such as http://127.0.0.1:9000")
-	}
+	d.missing(key, "endpoints", "at least one URL such as http://127.0.0.1:9000")
 	first := make(map[string]int)
 	for i, u := range t.Endpoints {
 		if u == nil {
@@ -221,19 +220,21 @@ func fieldKeys(b block, prefix string) map[string]string {
 	return keys
 }
 
-// clearField sets a field to its zero value, its default, so that the check gets to the next. Weights go together.
-func clearField(c *cortex.Config, field string) {
+// clearField sets a field to its zero value, its default, so that the check gets to the next; false if there is none of that
+// name. Weights go together.
+func clearField(c *cortex.Config, field string) bool {
 	v := reflect.ValueOf(c).Elem()
 	for name := range strings.SplitSeq(field, ".") {
 		inner := v.FieldByName(name)
 		if !inner.IsValid() {
-			return
+			return false
 		}
 		if v = inner; name == "Weights" {
 			break
 		}
 	}
 	v.SetZero()
+	return true
 }
 
 func (d *decoder) routes(f *File) {
@@ -256,9 +257,7 @@ func (d *decoder) routes(f *File) {
 	}
 	for i := range f.Routes {
 		r, key := &f.Routes[i], fmt.Sprintf("routes[%d]", i)
-		if !d.given(key + ".path") {
-			d.problem(d.at(key+".path"), "missing: want a path prefix such as / or /api")
-		}
+		d.missing(key, "path", "a path prefix such as / or /api")
 		methods := r.Methods
 		if len(methods) == 0 {
 			methods = []string{""}
@@ -292,17 +291,16 @@ func (d *decoder) route(f *File, r *Route, key string, byName map[string]*Target
 	switch t := byName[r.Target]; {
 	case t != nil:
 		levels, whose = t.Engine.Levels, t.Name
+	case len(f.Targets) == 0: // has been reported
 	case !d.given(key + ".target"):
-		d.problem(d.at(key+".target"), "missing: want the name of a target: %s", oneOf(f.targetNames()))
-	case !d.reported(key + ".target"):
+		d.missing(key, "target", "the name of a target: "+oneOf(f.targetNames()))
+	case !d.refused[key+".target"]:
 		d.problem(d.at(key+".target"), "%s: no such target: %s", show(r.Target), suggestTarget(r.Target, f.targetNames()))
 	}
 	d.priority(&r.Priority, key+".priority", levels, whose)
 	if s := r.Fallback.Static; s != nil {
 		static := key + ".fallback.static"
-		if !d.given(static + ".status") {
-			d.problem(d.at(static+".status"), "missing: want the status to answer with, such as 202 or 503")
-		}
+		d.missing(static, "status", "the status to answer with, such as 202 or 503")
 		if (s.Status == 204 || s.Status == 205 || s.Status == 304) && s.Body != "" {
 			d.problem(d.at(static+".body"), "an answer %d has no body: want none, or another status", s.Status)
 		}
@@ -310,9 +308,6 @@ func (d *decoder) route(f *File, r *Route, key string, byName map[string]*Target
 }
 
 func suggestTarget(name string, names []string) string {
-	if len(names) == 0 {
-		return "there is none"
-	}
 	s := "there are " + oneOf(names)
 	if len(names) == 1 {
 		s = "there is " + names[0]
@@ -359,7 +354,7 @@ var (
 )
 
 func address(p *string) value {
-	return text[string]{p, "an address such as 127.0.0.1:8080", parseAddress, itself}
+	return text[string]{p: p, want: "an address such as 127.0.0.1:8080", parse: parseAddress, show: itself}
 }
 
 func parseAddress(s string) (string, string) {
@@ -408,7 +403,7 @@ func clash(a, b string) bool {
 }
 
 func endpoint(p **url.URL) value {
-	return text[*url.URL]{p, "a URL such as http://127.0.0.1:9000", parseEndpoint, (*url.URL).String}
+	return text[*url.URL]{p: p, want: "a URL such as http://127.0.0.1:9000", parse: parseEndpoint, show: (*url.URL).String}
 }
 
 func parseEndpoint(s string) (*url.URL, string) {

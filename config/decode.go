@@ -38,13 +38,15 @@ type decoder struct {
 	file     string
 	problems []Problem
 	places   map[string]place
+	refused  map[string]bool // keys with a problem
 }
 
 func newDecoder(file string) *decoder {
-	return &decoder{file: file, places: make(map[string]place)}
+	return &decoder{file: file, places: make(map[string]place), refused: make(map[string]bool)}
 }
 
 func (d *decoder) problem(at place, format string, args ...any) {
+	d.refused[at.key] = true
 	d.problems = append(d.problems, Problem{
 		File: d.file, Line: at.line, Column: at.column, Key: at.key, Message: fmt.Sprintf(format, args...),
 	})
@@ -100,7 +102,7 @@ func (d *decoder) document(data []byte) *yaml.Node {
 		return nil
 	}
 	d.places[""] = place{line: root.Line, column: root.Column}
-	d.form(root, place{})
+	d.form(root, place{}, maxDepth)
 	return root
 }
 
@@ -174,6 +176,9 @@ func (d *decoder) syntax(data []byte, err error) {
 	d.problem(place{line: line}, "%s", message)
 }
 
+// maxDepth is how deep a file may nest, which is more than any key is deep.
+const maxDepth = 20
+
 const (
 	noAliases = "aliases are not supported: write the value out"
 	noMerge   = "merge keys (<<) are not supported: write the keys out"
@@ -181,7 +186,11 @@ const (
 
 // form reports, in the whole tree, what this format does without: aliases (a few lines of them make a tree of gigabytes), merge
 // keys, tags, keys that are not plain text, and keys given twice.
-func (d *decoder) form(n *yaml.Node, at place) {
+func (d *decoder) form(n *yaml.Node, at place, depth int) {
+	if depth == 0 {
+		d.problem(at, "nested too deeply")
+		return
+	}
 	if n.Kind == yaml.AliasNode {
 		d.problem(at, noAliases)
 		return
@@ -192,7 +201,7 @@ func (d *decoder) form(n *yaml.Node, at place) {
 	switch n.Kind {
 	case yaml.SequenceNode:
 		for i, c := range n.Content {
-			d.form(c, at.item(i, c))
+			d.form(c, at.item(i, c), depth-1)
 		}
 	case yaml.MappingNode:
 		first := make(map[string]int, len(n.Content)/2)
@@ -216,7 +225,7 @@ func (d *decoder) form(n *yaml.Node, at place) {
 			} else {
 				first[key.Value] = key.Line
 			}
-			d.form(value, here)
+			d.form(value, here, depth-1)
 		}
 	}
 }

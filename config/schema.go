@@ -54,7 +54,7 @@ func (f *File) block() block {
 	return block{
 		{key: "listen", value: address(&f.Listen)},
 		{key: "admin", value: block{
-			{key: "enabled", value: flag{p: &f.Admin.Enabled}},
+			{key: "enabled", value: toggle{p: &f.Admin.Enabled}},
 			{key: "listen", value: address(&f.Admin.Listen)},
 		}},
 		{key: "log", value: block{
@@ -101,7 +101,7 @@ func (t *Target) block() block {
 				backoff.Law.String}},
 			{key: "base_delay", field: "Backoff.Base", value: duration{&c.Backoff.Base, time.Millisecond, day}},
 			{key: "max_delay", field: "Backoff.Max", value: duration{&c.Backoff.Max, time.Millisecond, day}},
-			{key: "non_idempotent", value: flag{p: &t.NonIdempotent}},
+			{key: "non_idempotent", value: toggle{p: &t.NonIdempotent}},
 			{key: "replay_limit", value: size{&t.ReplayLimit, 0, 64 << 20}},
 		}},
 		{key: "budget", value: block{
@@ -127,7 +127,7 @@ func (t *Target) block() block {
 				value: number{p: &c.Breaker.ProbeShare, hi: 1, above: true}},
 		}},
 		{key: "timeout", value: block{
-			{key: "enabled", value: flag{p: &c.DisableTimeout, invert: true}},
+			{key: "enabled", value: toggle{p: &c.DisableTimeout, invert: true}},
 			{key: "min", field: "Timeout.Min", value: duration{&c.Timeout.Min, time.Millisecond, day}},
 			{key: "max", field: "Timeout.Max", value: duration{&c.Timeout.Max, time.Millisecond, day}},
 			{key: "bootstrap", field: "Timeout.Bootstrap", value: duration{&c.Timeout.Bootstrap, time.Millisecond, day}},
@@ -156,10 +156,12 @@ func (t *Target) block() block {
 
 func (r *Route) block() block {
 	return block{
-		{key: "path", value: text[string]{&r.Path, "a path prefix such as /api", parsePath, itself}},
-		{key: "target", value: text[string]{&r.Target, "the name of a target", func(s string) (string, string) { return s, "" }, itself}},
+		{key: "path", value: text[string]{p: &r.Path, want: "a path prefix such as /api", parse: parsePath, show: itself}},
+		{key: "target", value: text[string]{p: &r.Target, want: "the name of a target", parse: anyText, show: itself, bare: true}},
 		{key: "methods", value: list[string]{p: &r.Methods, most: 40, what: "HTTP methods",
-			item: func(m *string) value { return text[string]{m, "an HTTP method such as GET", parseMethod, itself} }}},
+			item: func(m *string) value {
+				return text[string]{p: m, want: "an HTTP method such as GET", parse: parseMethod, show: itself}
+			}}},
 		{key: "priority", value: priority{&r.Priority}},
 		{key: "fallback", value: block{
 			{key: "cache", value: optional[Cache]{&r.Fallback.Cache, newCache, (*Cache).block}},
@@ -179,12 +181,14 @@ func (c *Cache) block() block {
 func (s *Static) block() block {
 	return block{
 		{key: "status", value: count{&s.Status, 200, 599}},
-		{key: "body", value: text[string]{&s.Body, "text", func(s string) (string, string) { return s, "" }, itself}},
-		{key: "content_type", value: text[string]{&s.ContentType, "a media type such as application/json", parseContentType, itself}},
+		{key: "body", value: text[string]{p: &s.Body, want: "text", parse: anyText, show: itself}},
+		{key: "content_type", value: text[string]{p: &s.ContentType, want: "a media type such as application/json",
+			parse: parseContentType, show: itself}},
 	}
 }
 
-func itself(s string) string { return s }
+func itself(s string) string            { return s }
+func anyText(s string) (string, string) { return s, "" }
 
 // targets is a mapping of names to targets, kept in the order of the file.
 type targets struct{ p *[]Target }
@@ -283,10 +287,11 @@ func (v priority) kind() string { return "a whole number, or a block of keys" }
 func (v priority) block() block {
 	return block{
 		{key: "default", value: count{&v.p.Default, 0, limit.MaxLevels}},
-		{key: "header", value: text[string]{&v.p.Header, "the name of a header such as X-Priority", parseHeader, itself}},
+		{key: "header", value: text[string]{p: &v.p.Header, want: "the name of a header such as X-Priority",
+			parse: parseHeader, show: itself}},
 		{key: "trust", value: list[netip.Prefix]{p: &v.p.Trust, most: 1000, what: "networks",
 			item: func(p *netip.Prefix) value {
-				return text[netip.Prefix]{p, "a network such as 10.0.0.0/8", parseNetwork, netip.Prefix.String}
+				return text[netip.Prefix]{p: p, want: "a network such as 10.0.0.0/8", parse: parseNetwork, show: netip.Prefix.String}
 			}}},
 		{key: "tiers", value: tiers{&v.p.Tiers}},
 	}

@@ -37,7 +37,7 @@ type (
 		lo, hi       float64
 		above, below bool // lo, hi are themselves outside
 	}
-	flag struct {
+	toggle struct {
 		p      *bool
 		invert bool // *p says the opposite of the key
 	}
@@ -47,6 +47,7 @@ type (
 		want  string
 		parse func(string) (v T, problem string)
 		show  func(T) string
+		bare  bool // what looks like a number is text too
 	}
 	choice[T comparable] struct {
 		p    *T
@@ -243,9 +244,9 @@ func (v orNone[T]) write() *yaml.Node {
 	return v.value.write()
 }
 
-func (v flag) kind() string { return "true or false" }
+func (v toggle) kind() string { return "true or false" }
 
-func (v flag) read(d *decoder, n *yaml.Node, at place) {
+func (v toggle) read(d *decoder, n *yaml.Node, at place) {
 	s, ok := d.scalar(n, at, v.kind())
 	if !ok {
 		return
@@ -257,7 +258,7 @@ func (v flag) read(d *decoder, n *yaml.Node, at place) {
 	*v.p = (s == "true") != v.invert
 }
 
-func (v flag) write() *yaml.Node { return scalarNode(strconv.FormatBool(*v.p != v.invert)) }
+func (v toggle) write() *yaml.Node { return scalarNode(strconv.FormatBool(*v.p != v.invert)) }
 
 func (v text[T]) kind() string { return v.want }
 
@@ -266,11 +267,10 @@ func (v text[T]) read(d *decoder, n *yaml.Node, at place) {
 	if !ok {
 		return
 	}
-	if n.Tag != "!!str" && n.Tag != "!!timestamp" && !quoted(n) && n.Style&yaml.TaggedStyle == 0 {
-		d.problem(at, "%s: want %s, in quotes if this is it", show(s), v.want)
-		return
-	}
 	t, problem := v.parse(s)
+	if problem == "" && n.Tag != "!!str" && !v.bare && !quoted(n) {
+		problem = "want " + v.want + ", in quotes if this is it"
+	}
 	if problem != "" {
 		d.problem(at, "%s: %s", show(s), problem)
 		return
@@ -435,7 +435,7 @@ func (v list[T]) write() *yaml.Node {
 
 func scalarNode(s string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: s} }
 
-var simpleText = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]*$|^https?://[A-Za-z0-9./:_-]*[A-Za-z0-9/]$|^[0-9./]+$|^/[A-Za-z0-9/_-]*$`)
+var simpleText = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_/.+-]*$|^https?://[A-Za-z0-9./:_-]*[A-Za-z0-9/]$|^[A-Za-z0-9.]+:\d+$|^[0-9./]+$|^/[A-Za-z0-9/_-]*$`)
 
 // textNode writes text in double quotes unless nothing in it could be taken for anything else.
 func textNode(s string) *yaml.Node {

@@ -1,0 +1,296 @@
+package config_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed-a29ca62a/cortex"
+	"github.com/seed-a29ca62a/cortex/breaker"
+	"github.com/seed-a29ca62a/cortex/config"
+)
+
+// sample is the file of DESIGN 6, as printed there.
+const sample = `listen: 127.0.0.1:8080
+admin: { listen: 127.0.0.1:9095 }
+targets:
+  payments:
+    endpoints: [http://127.0.0.1:9000]
+    profile: adaptive                  # or article
+    retry: { max_retries: 3, base_delay: 100ms, max_delay: 30s }
+    timeout: { min: 50ms, max: 5s, bootstrap: 1s }
+routes:
+  - path: /                            # longest prefix wins
+    target: payments
+    priority: { header: X-Priority, trust: [127.0.0.0/8], default: 5 }
+    fallback: { static: { status: 202, body: '{"status":"pending"}', content_type: application/json } }
+`
+
+// everything sets every key, none to its default.
+const everything = `
+listen: "[::1]:80"
+admin: {enabled: false, listen: ":81"}
+log: {level: debug, format: json}
+drain: {delay: 3s, timeout: 0s}
+server: {read_header_timeout: 1s, idle_timeout: 30s, max_header_bytes: 1MiB}
+targets:
+  ledger:
+    endpoints: ["https://a.example:8443/base/path", http://10.0.0.1]
+    profile: article
+    levels: 5
+    weights: {F: 0.2, L: 0.3, Q: 0.25, B: 0.05, C: 0.2}
+    retry: {max_retries: 0, backoff: decorrelated, base_delay: 10ms, max_delay: 1m30s, non_idempotent: true, replay_limit: 0B}
+    budget: {ratio: 0.25, capacity: 2.5, min_per_second: 0}
+    breaker: {open_for: 20s, probe_every: 2s, probes_to_close: 3, max_probes: 2, threshold: 0.25,
+      theta_fast: 0.8, theta_slow: 0.6, confidence: 0.95, probe_share: 0.05}
+    timeout: {enabled: false, min: 10ms, max: 2s, bootstrap: 200ms}
+    deadline: 3s
+    limit: {min: 4, max: 400}
+    concurrency: 10
+    shed: {signal: pressure}
+    remote: {trust: 0}
+    transport: {dial_timeout: 1s, max_idle_per_host: 7, idle_timeout: 1h1m}
+  9: {endpoints: ["http://[fd00::1]:9"], weights: read-heavy}
+routes:
+  - {path: /a/b/, target: ledger, methods: [GET, M-SEARCH]}
+  - path: /a/b
+    target: ledger
+    methods: [POST]
+    priority: {default: 1, header: x-tier, trust: ["fd00::/8"], tiers: {gold: 4, "null": 0}}
+    fallback:
+      cache: {max_age: 1h, max_entries: 5, max_bytes: 2MiB}
+      static: {status: 503, body: "a: 'b' \"c\"\r\n\t# d\n\n  é \x01\u2028\ufeff", content_type: "text/plain; charset=latin1"}
+  - {path: "/ü & x", target: 9, priority: 3}
+`
+
+const target = "targets: {a: {endpoints: [http://127.0.0.1:9000]}}\n"
+
+func parse(t *testing.T, text string) *config.File {
+	t.Helper()
+	f, err := config.Parse("t.yaml", []byte(text))
+	if err != nil {
+		t.Fatalf("%v\nin\n%s", err, text)
+	}
+	return f
+}
+
+func TestDesignSampleLoads(t *testing.T) {
+	f := parse(t, sample)
+	if f.Listen != "127.0.0.1:8080" || !f.Admin.Enabled || f.Admin.Listen != "127.0.0.1:9095" {
+		t.Errorf("addresses: %+v", f)
+	}
+	p := f.Target("payments")
+	if p == nil || len(p.Endpoints) != 1 || p.Endpoints[0].String() != "http://127.0.0.1:9000" {
+		t.Fatalf("target: %+v", p)
+	}
+	c, err := f.Engine("payments")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Name != "payments" || c.Profile != cortex.Adaptive || c.MaxRetries != 3 || c.Backoff.Base != 100*time.Millisecond ||
+		c.Timeout.Bootstrap != time.Second {
+		t.Errorf("engine: %+v", c)
+	}
+	r := f.Routes[0]
+	if len(f.Routes) != 1 || r.Path != "/" || r.Target != "payments" || r.Priority.Header != "X-Priority" ||
+		r.Priority.Default != 5 || fmt.Sprint(r.Priority.Trust) != "[127.0.0.0/8]" || r.Fallback.Cache != nil {
+		t.Errorf("route: %+v", r)
+	}
+	if want := (config.Static{Status: 202, Body: `{"status":"pending"}`, ContentType: "application/json"}); *r.Fallback.Static != want {
+		t.Errorf("static answer: %+v, want %+v", *r.Fallback.Static, want)
+	}
+}
+
+func TestEverythingIsReadAsWritten(t *testing.T) {
+	f := parse(t, everything)
+	l := f.Target("ledger")
+	c := l.Engine
+	for name, got := range map[string]struct{ got, want any }{
+		"admin":           {f.Admin, config.Admin{Listen: ":81"}},
+		"drain":           {f.Drain, config.Drain{Delay: 3 * time.Second}},
+		"server":          {f.Server, config.Server{ReadHeaderTimeout: time.Second, IdleTimeout: 30 * time.Second, MaxHeaderBytes: 1 << 20}},
+		"log":             {fmt.Sprint(f.Log), "{DEBUG json}"},
+		"transport":       {l.Transport, config.Transport{DialTimeout: time.Second, MaxIdlePerHost: 7, IdleTimeout: time.Hour + time.Minute}},
+		"profile":         {c.Profile, cortex.Article},
+		"no retries":      {[]any{c.MaxRetries, c.DisableRetries}, []any{0, true}},
+		"no income":       {c.Budget.MinPerSecond < 0, true},
+		"no trust":        {[]any{c.RemoteTrust, c.DistrustRemote}, []any{0.0, true}},
+		"no timeout":      {c.DisableTimeout, true},
+		"no replay":       {l.ReplayLimit, int64(0)},
+		"non-idempotent":  {l.NonIdempotent, true},
+		"weights":         {c.Weights, cortex.Weights{F: 0.2, L: 0.3, Q: 0.25, B: 0.05, C: 0.2}},
+		"preset":          {f.Target("9").Engine.Weights, cortex.ReadHeavyWeights},
+		"shed":            {c.ShedSignal, cortex.ShedByPressure},
+		"path":            {f.Routes[0].Path, "/a/b"},
+		"default of five": {f.Routes[0].Priority.Default, 2},
+		"header":          {f.Routes[1].Priority.Header, "X-Tier"},
+		"tiers":           {f.Routes[1].Priority.Tiers, map[string]int{"gold": 4, "null": 0}},
+		"scalar":          {f.Routes[2].Priority, config.Priority{Default: 3}},
+		"cache":           {*f.Routes[1].Fallback.Cache, config.Cache{MaxAge: time.Hour, MaxEntries: 5, MaxBytes: 2 << 20}},
+		"body":            {f.Routes[1].Fallback.Static.Body, "a: 'b' \"c\"\r\n\t# d\n\n  é \x01\u2028\ufeff"},
+	} {
+		if !reflect.DeepEqual(got.got, got.want) {
+			t.Errorf("%s: %+v, want %+v", name, got.got, got.want)
+		}
+	}
+}
+
+// What is printed as effective is what is in force: it parses to the same, and to the same text again.
+func TestEffectiveParsesToItself(t *testing.T) {
+	for _, text := range []string{sample, everything, target, strings.Replace(target, "]}", "], profile: article}", 1)} {
+		f := parse(t, text)
+		once, err := f.Effective()
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := parse(t, string(once))
+		if !reflect.DeepEqual(f, g) {
+			t.Errorf("not equal:\n%+v\n%+v\nof\n%s", f, g, once)
+		}
+		twice, err := g.Effective()
+		if err != nil || string(twice) != string(once) {
+			t.Errorf("%v: printed again:\n%s\nwas\n%s", err, twice, once)
+		}
+	}
+}
+
+// F07: an empty breaker block, or none, switched the breaker off because its thresholds were then 0.
+func TestEmptyBreakerBlockMeansDefaults(t *testing.T) {
+	for _, profile := range []string{"adaptive", "article"} {
+		text := "targets: {a: {endpoints: [http://127.0.0.1:9000], profile: " + profile + ", breaker: {}, retry: , timeout: }}\n"
+		f := parse(t, text)
+		want, err := breaker.Config{Article: profile == "article"}.Normalize()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := f.Engine("a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(c.Breaker, want) {
+			t.Errorf("%s: %+v, want %+v", profile, c.Breaker, want)
+		}
+		if c.DisableRetries || c.DisableTimeout || c.MaxRetries != cortex.DefaultMaxRetries {
+			t.Errorf("%s: an empty block switched something off: %+v", profile, c)
+		}
+		effective, err := f.Effective()
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := []string{"open_for: 100ms", "probe_every: 1s", "theta_fast: 0.9", "theta_slow: 0.7", "confidence: 0.99"}
+		if profile == "article" {
+			lines = []string{"open_for: 30s", "probe_every: 5s", "threshold: 0.5\n"}
+		}
+		for _, line := range lines {
+			if !strings.Contains(string(effective), "      "+line) {
+				t.Errorf("%s: no %q in\n%s", profile, line, effective)
+			}
+		}
+	}
+}
+
+func TestEnginesAreAcceptedByTheCore(t *testing.T) {
+	for _, text := range []string{sample, everything, target} {
+		f := parse(t, text)
+		for _, tg := range f.Targets {
+			c, err := f.Engine(tg.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			e, err := cortex.New(c)
+			if err != nil {
+				t.Errorf("%s: %v", tg.Name, err)
+			} else if e.Name() != tg.Name {
+				t.Errorf("engine %q of target %q", e.Name(), tg.Name)
+			}
+		}
+	}
+	_, err := parse(t, everything).Engine("ledgr")
+	if err == nil || err.Error() != "config: no target ledgr: there are ledger, 9" {
+		t.Errorf("unknown target: %v", err)
+	}
+}
+
+func TestWithoutRoutesAllGoesToTheOneTarget(t *testing.T) {
+	want := []config.Route{{Path: "/", Target: "a", Priority: config.Priority{Default: 3}}}
+	if f := parse(t, strings.Replace(target, "]}", "], levels: 7}", 1)); !reflect.DeepEqual(f.Routes, want) {
+		t.Errorf("%+v, want %+v", f.Routes, want)
+	}
+}
+
+func TestPriorityHeaderIsTrustedFromLoopbackUnlessSaidOtherwise(t *testing.T) {
+	f := parse(t, target+"routes: [{path: /, priority: {header: X-Priority}}]")
+	if p := f.Routes[0].Priority; fmt.Sprint(p.Trust) != "[127.0.0.0/8 ::1/128]" || p.Default != 5 {
+		t.Errorf("%+v", p)
+	}
+}
+
+func TestUpstreamIsTheSameWithoutAFile(t *testing.T) {
+	f, err := config.Upstream("http://127.0.0.1:9000", "127.0.0.1:1", ":2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := parse(t, `
+listen: 127.0.0.1:1
+admin: {listen: ":2"}
+targets: {upstream: {endpoints: [http://127.0.0.1:9000]}}
+routes: [{path: /, priority: {header: X-Priority}}]`)
+	if !reflect.DeepEqual(f, want) {
+		t.Errorf("%+v\nwant\n%+v", f, want)
+	}
+	f, err = config.Upstream("http://127.0.0.1:9000", "", "")
+	if err != nil || f.Listen != "127.0.0.1:8080" || f.Admin.Listen != "127.0.0.1:9095" {
+		t.Errorf("%+v, %v", f, err)
+	}
+}
+
+func TestUpstreamProblemsNameTheFlag(t *testing.T) {
+	for _, c := range []struct{ upstream, listen, admin, want string }{
+		{"", "x", "y:z", `--upstream: "": neither http nor https: want http://host:port or https://host:port, perhaps with a path
+--listen: x: not an address: want host:port, such as 127.0.0.1:8080, or :8080 for all interfaces
+--admin: y:z: not a port from 0 to 65535: want host:port, such as 127.0.0.1:8080, or :8080 for all interfaces`},
+		{"http://h", ":80", "127.0.0.1:80", "--admin: 127.0.0.1:80: the same port as listen, :80: want another"},
+		{"{a: [*x", "", "", "--upstream: {a: [*x: not a URL: want http://host:port or https://host:port, perhaps with a path"},
+	} {
+		_, err := config.Upstream(c.upstream, c.listen, c.admin)
+		if err == nil || err.Error() != c.want {
+			t.Errorf("%q %q %q:\n%v\nwant\n%s", c.upstream, c.listen, c.admin, err, c.want)
+		}
+	}
+}
+
+func TestLoad(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "cortex.yaml")
+	if err := os.WriteFile(path, []byte("listen: 5\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := config.Load(path)
+	var problems config.Errors
+	if !errors.As(err, &problems) || len(problems) != 2 || problems[0].File != path || problems[0].Line != 1 {
+		t.Errorf("a file with problems: %v", err)
+	}
+	if err := os.WriteFile(path, []byte(sample), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := config.Load(path); err != nil {
+		t.Error(err)
+	}
+	if _, err := config.Load(filepath.Join(dir, "none.yaml")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no file: %v", err)
+	}
+	if _, err := config.Load(dir); err == nil || errors.As(err, &problems) {
+		t.Errorf("a directory: %v", err)
+	}
+	if _, err := os.Stat("/dev/zero"); err == nil {
+		if _, err := config.Load("/dev/zero"); err == nil || !strings.Contains(err.Error(), "larger than 1MiB") {
+			t.Errorf("a file without end: %v", err)
+		}
+	}
+}
