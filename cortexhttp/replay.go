@@ -1,0 +1,177 @@
+package cortexhttp
+
+import (
+	"io"
+	"net/http"
+	"sync"
+)
+
+// source is a request body without GetBody that may have to be sent again. It is handed on as it comes, never held back;
+// what an attempt has read of it is kept, up to a limit, and a later attempt reads that first and then what is left. So a
+// replay is whole, or it does not take place.
+//
+// net/http may read a body after RoundTrip has returned an early answer, and closes it when it likes. Each attempt therefore
+// gets a reader of its own, which is shut before the next one is opened.
+type source struct {
+	limit  int   // bytes kept
+	length int64 // declared; -1 = not known
+
+	mu      sync.Mutex
+	src     io.ReadCloser
+	kept    []byte
+	read    int64 // from src
+	err     error // that src ended with: io.EOF or a failure of the caller's
+	over    bool  // more was read than may be kept; kept is empty
+	reading bool  // somebody is inside src.Read
+	reader  *bodyReader
+	last    bool // no other attempt follows: src is closed with its reader
+	closed  bool // src was
+}
+
+// newSource returns a source that keeps limit bytes; a body that is known to be longer is not kept at all.
+func newSource(src io.ReadCloser, length, limit int64) *source {
+	if length > limit {
+		limit = 0
+	}
+	return &source{src: src, length: length, limit: int(max(limit, 0))}
+}
+
+// bodyReader is what one attempt reads the body by.
+type bodyReader struct {
+	s    *source
+	at   int64
+	shut bool
+}
+
+func (r *bodyReader) Read(p []byte) (int, error) {
+	s := r.s
+	s.mu.Lock()
+	switch {
+	case r.shut:
+		s.mu.Unlock()
+		return 0, http.ErrBodyReadAfterClose
+	case r.at < s.read: // kept: the reader would not have been opened otherwise
+		n := copy(p, s.kept[r.at:])
+		r.at += int64(n)
+		s.mu.Unlock()
+		return n, nil
+	case s.err != nil:
+		defer s.mu.Unlock()
+		return 0, s.err
+	}
+	s.reading = true
+	s.mu.Unlock()
+
+	n, err := 0, error(io.ErrUnexpectedEOF)
+	defer func() { // also where src panics
+		s.mu.Lock()
+		s.reading = false
+		s.keep(p[:n])
+		r.at += int64(n)
+		if err != nil && s.err == nil {
+			s.err = err
+		}
+		s.mu.Unlock()
+	}()
+	n, err = s.src.Read(p)
+	return n, err
+}
+
+// keep takes in what was read; s.mu is held.
+func (s *source) keep(p []byte) {
+	s.read += int64(len(p))
+	switch {
+	case s.over || len(p) == 0:
+	case s.read > int64(s.limit):
+		s.over, s.kept = true, nil
+	default:
+		if s.kept == nil && s.length > 0 {
+			s.kept = make([]byte, 0, s.length)
+		}
+		s.kept = append(s.kept, p...)
+	}
+}
+
+func (r *bodyReader) Close() error {
+	s := r.s
+	s.mu.Lock()
+	r.shut = true
+	// An earlier attempt's transport may be late.
+	return s.closeIf(s.err != nil || s.last && r == s.reader)
+}
+
+// closeIf closes src once and unlocks s.mu, which is held.
+func (s *source) closeIf(now bool) error {
+	now = now && !s.closed
+	s.closed = s.closed || now
+	s.mu.Unlock()
+	if now {
+		return s.src.Close() // unblocks a Read under way
+	}
+	return nil
+}
+
+// replayable says why the body cannot be sent again, as things stand.
+func (s *source) replayable() ReplaySkip {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.skip()
+}
+
+// skip is replayable with s.mu held.
+func (s *source) skip() ReplaySkip {
+	switch {
+	case s.err != nil && s.err != io.EOF:
+		return ReplayBodyFailed
+	case s.over:
+		return ReplayBodyTooLarge
+	case s.whole():
+		return ReplayNotSkipped
+	case s.reading:
+		return ReplayBodyInUse
+	}
+	return ReplayNotSkipped
+}
+
+// whole reports whether all of the body is kept. A client that has sent the declared length may still be waiting for the
+// end.
+func (s *source) whole() bool { return s.err == io.EOF || s.length > 0 && s.read == s.length }
+
+// open returns the body for the next attempt and shuts the reader of the one before; it must have been found replayable,
+// which may have changed since.
+func (s *source) open() (io.ReadCloser, ReplaySkip) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if skip := s.skip(); skip != ReplayNotSkipped {
+		return nil, skip
+	}
+	if s.reader != nil {
+		s.reader.shut = true
+		if s.reading {
+			s.err = io.EOF // whole; whoever still waits for the end is left alone with it
+		}
+	}
+	s.reader = &bodyReader{s: s}
+	return s.reader, ReplayNotSkipped
+}
+
+// finish says that no other attempt will be made. src is closed now, or by the last attempt's transport when it is done.
+func (s *source) finish() {
+	s.mu.Lock()
+	s.last = true
+	s.closeIf(s.reader == nil || s.reader.shut)
+}
+
+// failure is the error with which reading the body ended, nil where it did not or came to its end: the caller's doing. A body
+// shorter than declared is one.
+func (s *source) failure() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.err != nil && s.err != io.EOF:
+		return s.err
+	case s.err == io.EOF && s.length > 0 && s.read < s.length, s.length > 0 && s.read > s.length:
+		return io.ErrUnexpectedEOF
+	}
+	return nil
+}

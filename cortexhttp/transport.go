@@ -1,0 +1,153 @@
+package cortexhttp
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/seed-a29ca62a/cortex"
+)
+
+// DefaultMaxReplayBytes is how much of a request body is kept for a retry unless told otherwise.
+const DefaultMaxReplayBytes = 64 << 10
+
+// TransportConfig describes a [Transport]. Exactly one of Engine and Select is needed; the zero value of every other field is
+// its documented default. The functions must be safe for concurrent use; a panic in them passes through and leaves nothing
+// behind.
+type TransportConfig struct {
+	// Engine guards everything that goes through the transport.
+	Engine *cortex.Engine
+	// Select picks the engine by request, for instance from a [cortex.Registry] by host. A nil engine without an error lets
+	// the request pass unguarded; with an error it is not sent and RoundTrip returns it.
+	Select func(*http.Request) (*cortex.Engine, error)
+
+	// Base makes the attempts; nil: an own clone of [http.DefaultTransport]. It should be net/http's, whose hidden replays and
+	// connections that were never made are then known for sure.
+	Base http.RoundTripper
+
+	// Priority is a call's priority, clamped to the engine's levels; nil: that of its context ([WithPriority]), else half of
+	// the levels.
+	Priority func(*http.Request) cortex.Priority
+	// SendPriority sends the priority on, in [HeaderPriority].
+	SendPriority bool
+
+	// RetryNonIdempotent opts in to retries of requests that may have been processed although their method is not
+	// idempotent and they carry no Idempotency-Key; nil: none.
+	RetryNonIdempotent func(*http.Request) bool
+
+	// MaxReplayBytes bounds what is kept of a request body without GetBody, while it is sent, so that it could be sent again;
+	// 64 KiB. Negative: nothing is kept. A body of which more was sent is not replayed.
+	MaxReplayBytes int64
+
+	// Outcome is a rule on responses; where it is not ok, or nil, [ClassOf] decides. It may read a part of the body, under
+	// the attempt's timeout, if it puts a body in place that yields all of it. A retryable class without a hint gets
+	// that of Retry-After.
+	Outcome func(*http.Response) (c cortex.Class, ok bool)
+
+	// Prepare is called before each attempt, 0 the original, with a deep copy of the request that it may change (its URL to
+	// pick an endpoint) and returns; its body must be left alone. With an error the call ends.
+	Prepare func(req *http.Request, attempt int) (*http.Request, error)
+
+	// OnAttempt is told of each attempt when its outcome is known: for good answers at the end of their body. It is not told
+	// of answers whose body is neither read to its end nor closed.
+	OnAttempt func(AttemptResult)
+
+	// Now is the wall clock that dates in hints are compared with; nil: time.Now.
+	Now func() time.Time
+
+	// DisableMark leaves [HeaderAttempt] out.
+	DisableMark bool
+}
+
+// A Transport is an [http.RoundTripper] under the guard. A call is admitted or refused by the engine; its attempts are cut
+// by the engine's timeout until their response headers are there, never later; failed ones go through the five checks and
+// are made again, as far as that is safe:
+//
+//   - idempotent requests (GET, HEAD, OPTIONS, TRACE, PUT, DELETE; RFC 9110, 9.2.2), those with an Idempotency-Key or
+//     X-Idempotency-Key, and those that RetryNonIdempotent lets;
+//   - every request of which nothing can have been processed: no connection was made, or the server says so (HTTP/2
+//     REFUSED_STREAM, GOAWAY);
+//   - not below a layer that retries already ([cortex.WithRetryMark]), not against [HeaderRetry];
+//   - the body is sent again whole, from GetBody or what was kept of it, or not at all.
+//
+// The outcome of a good answer is known at the end of its body: one that breaks off is a failure, and is not retried. One that
+// the caller closes before is judged by its status, or neutral if the caller's context has ended.
+//
+// RoundTrip returns the last response as it is, whatever its status, unless there was none; else
+//
+//   - a [*cortex.Rejection] where the engine refused the call,
+//   - a [*cortex.CallError] where it failed: it wraps the last attempt's error and, where a retry was admitted by
+//     the checks but refused later, the refusal.
+//
+// net/http's transport sends requests without a body again by itself where a kept-alive connection turns out to be dead, or
+// an HTTP/2 server did not process them. That stays: a stale connection says nothing of the target, and must not surface
+// as an error where retries are off. Such replays are counted (Report.Hidden), charged to the retry budget and to
+// MaxRetries. Requests with a body are never sent again behind the engine's back. A server's keep-alive
+// time should be longer than IdleConnTimeout of its clients: a POST that meets a connection that the server is just closing
+// may have been processed, and fails.
+//
+// Everything that net/http supports passes: 1xx answers, upgrades (101 keeps its writable body and is a success),
+// trailers, Expect: 100-continue. No goroutine runs for a call. A response body must be read to its end or closed, as ever.
+type Transport struct {
+	cfg     TransportConfig
+	base    http.RoundTripper
+	std     bool // base is net/http's transport, which calls every trace hook
+	h2c     bool // and may speak HTTP/2 without TLS
+	keep    int64
+	setting settings // of cfg.Engine
+}
+
+// settings are what a call needs of its engine's configuration.
+type settings struct {
+	levels, retries int
+	deadline        time.Duration
+	classify        func(error) cortex.Class
+}
+
+func settingsOf(e *cortex.Engine) settings {
+	c := e.Config()
+	s := settings{levels: c.Levels, retries: c.MaxRetries, deadline: c.Deadline, classify: c.Classify}
+	if c.DisableRetries {
+		s.retries = 0
+	}
+	return s
+}
+
+// NewTransport returns a transport. The error is a [*cortex.ConfigError].
+func NewTransport(cfg TransportConfig) (*Transport, error) {
+	switch {
+	case cfg.Engine == nil && cfg.Select == nil:
+		return nil, &cortex.ConfigError{Field: "TransportConfig.Engine", Value: nil, Want: "an engine, or Select"}
+	case cfg.Engine != nil && cfg.Select != nil:
+		return nil, &cortex.ConfigError{Field: "TransportConfig.Select", Value: "set", Want: "nil together with Engine"}
+	}
+	t := &Transport{cfg: cfg, base: cfg.Base, keep: cfg.MaxReplayBytes}
+	if t.base == nil {
+		if std, ok := http.DefaultTransport.(*http.Transport); ok {
+			t.base = std.Clone()
+		} else { // somebody put another in its place
+			t.base = &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, MaxIdleConns: 100,
+				IdleConnTimeout: 90 * time.Second, TLSHandshakeTimeout: 10 * time.Second}
+		}
+	}
+	if std, ok := t.base.(*http.Transport); ok {
+		t.std = true
+		t.h2c = std.Protocols != nil && std.Protocols.UnencryptedHTTP2()
+	}
+	if t.keep == 0 {
+		t.keep = DefaultMaxReplayBytes
+	}
+	if t.cfg.Now == nil {
+		t.cfg.Now = wallClock
+	}
+	if cfg.Engine != nil {
+		t.setting = settingsOf(cfg.Engine)
+	}
+	return t, nil
+}
+
+// CloseIdleConnections closes those of the base transport, if it can.
+func (t *Transport) CloseIdleConnections() {
+	if c, ok := t.base.(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}

@@ -1,0 +1,376 @@
+package cortexhttp
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed-a29ca62a/cortex"
+)
+
+const (
+	// drainBytes of a dropped answer are read, so that its connection can be used again; the rest is not worth it.
+	drainBytes = 4 << 10
+	// drainTime is how long that may take.
+	drainTime = 50 * time.Millisecond
+)
+
+var errNoResponse = errors.New("cortexhttp: TransportConfig.Base returned neither a response nor an error")
+
+// attempt is one attempt, and the body of its response.
+type attempt struct {
+	permit cortex.Permit
+	call   context.Context // the caller's
+	number int
+	fields fields
+
+	cancel  context.CancelCauseFunc
+	timer   *time.Timer
+	timeout time.Duration
+
+	// What the base transport did, by its trace hooks: asked for a connection, got one, wrote a whole header section.
+	trace             httptrace.ClientTrace
+	asked, got, wrote atomic.Int32
+	plain             bool // over HTTP/1, for sure
+
+	resp    *http.Response
+	body    io.ReadCloser // of resp
+	first   [1]byte       // of it, read ahead
+	ahead   int           // bytes in first
+	stop    error         // what reading ahead ended with
+	grpc    bool          // the outcome is in the trailer
+	outcome cortex.Outcome
+	settled bool // the outcome is recorded, or will be at the end of the body
+	over    atomic.Bool
+
+	tell   func(AttemptResult)
+	began  time.Time
+	result AttemptResult
+}
+
+// verdict is what became of an attempt.
+type verdict struct {
+	resp      *http.Response
+	err       error
+	class     cortex.Class
+	untouched bool // nothing of the request was processed, for sure
+	forbidden bool // the target says not to try again
+}
+
+// good reports whether the response is the call's whatever the checks say.
+func (v *verdict) good() bool {
+	return v.resp != nil && !v.class.Retryable && (v.class.Outcome == cortex.Success || v.class.Outcome == cortex.Neutral)
+}
+
+func (a *attempt) run(c *call) verdict {
+	defer a.abandon()
+	req, err := a.request(c)
+	if err != nil {
+		return verdict{err: err}
+	}
+	if a.tell = c.t.cfg.OnAttempt; a.tell != nil {
+		a.began = processTime()
+		a.result.Attempt = a.number
+		if req.URL != nil {
+			a.result.Host = req.URL.Host
+		}
+	}
+	a.arm(c)
+	c.made++
+	resp, err := c.t.base.RoundTrip(req)
+	if err == nil && resp == nil {
+		err = errNoResponse
+	}
+	if err == nil {
+		a.permit.Answered()
+		a.resp, a.body = resp, resp.Body
+	}
+	if a.tell != nil {
+		a.result.Latency = since(a.began)
+	}
+	if n := int(a.got.Load()) - 1; n > 0 {
+		a.result.Hidden = n
+		c.bookHidden(n)
+	}
+	var v verdict
+	if err == nil {
+		v = a.answered(c)
+	} else {
+		v = a.failed(c, err, !a.disarm())
+	}
+	if c.report != nil {
+		c.report.Attempts = c.made
+		c.report.TimedOut = v.resp == nil && v.class.Outcome == cortex.TimedOut
+		c.report.ConnectFailed = v.resp == nil && a.unconnected(err)
+	}
+	return v
+}
+
+// request is what is sent.
+func (a *attempt) request(c *call) (*http.Request, error) {
+	var ctx context.Context
+	ctx, a.cancel = context.WithCancelCause(c.ctx)
+	if c.retries > 0 {
+		ctx = cortex.WithRetryMark(ctx, cortex.RetryMark{Attempt: c.attempt})
+	}
+	a.trace.GetConn = a.getConn
+	a.trace.GotConn = a.gotConn
+	if !c.repeatable {
+		a.trace.WroteHeaders = a.wroteHeaders
+	}
+	ctx = httptrace.WithClientTrace(ctx, &a.trace)
+
+	prepare := c.t.cfg.Prepare
+	var req *http.Request
+	if prepare != nil {
+		req = c.req.Clone(ctx)
+		req.Trailer = c.req.Trailer // filled in while the body is read
+	} else {
+		req = c.req.WithContext(ctx)
+	}
+	req.Header = c.stamp(a, req.Header, prepare != nil && req.Header != nil)
+	if prepare != nil {
+		var err error
+		if req, err = prepare(req, c.attempt); err != nil {
+			return nil, err
+		}
+	}
+	a.plain = c.t.std && !c.t.h2c && req.URL != nil && req.URL.Scheme == "http"
+	if !hasBody(c.req) {
+		return req, nil
+	}
+	req.Body = c.takeBody()
+	if c.t.std {
+		// The base must not send the body again by itself. Where the protocol is HTTP/1 for sure, its asking for the body says
+		// that it found nothing written; HTTP/2 asks after more than that, and gives a better error when it cannot.
+		req.GetBody = nil
+		if a.plain {
+			req.GetBody = refuseRewind
+		}
+	}
+	return req, nil
+}
+
+// plain reports whether the request goes over HTTP/1 for sure.
+func (t *Transport) plain(r *http.Request) bool {
+	return t.std && !t.h2c && r.URL != nil && r.URL.Scheme == "http"
+}
+
+func (a *attempt) getConn(string) { a.asked.Add(1) }
+
+func (a *attempt) gotConn(httptrace.GotConnInfo) { a.got.Add(1) }
+
+func (a *attempt) wroteHeaders() { a.wrote.Add(1) }
+
+// arm starts the timeout, unless the caller's own deadline is nearer.
+func (a *attempt) arm(c *call) {
+	d := c.engine.AttemptTimeout()
+	if c.set.deadline > 0 {
+		if left := c.left(); left != 0 && (d <= 0 || left < d) {
+			d = max(left, 1)
+		}
+	}
+	if left, ok := untilDeadline(c.ctx); d <= 0 || ok && left < d {
+		return
+	}
+	a.timeout = d
+	a.timer = time.AfterFunc(d, a.expire)
+}
+
+func (a *attempt) expire() { a.cancel(&attemptTimeout{a.timeout}) }
+
+// disarm stops the timeout and reports whether it had not passed. From then on only the caller ends the attempt.
+func (a *attempt) disarm() bool { return a.timer == nil || a.timer.Stop() }
+
+// answered judges a response by its header.
+func (a *attempt) answered(c *call) verdict {
+	resp := a.resp
+	upgraded := resp.StatusCode == http.StatusSwitchingProtocols
+	if v, ok := single(resp.Header, HeaderPressure); ok {
+		if r, ok := ParsePressure(v); ok {
+			c.engine.ObserveRemote(r.Shed)
+		}
+	}
+	var class cortex.Class
+	known := false
+	if rule := c.t.cfg.Outcome; rule != nil && !upgraded {
+		if class, known = rule(resp); known && class.Retryable && class.RetryAfter == 0 {
+			class = withRetryAfter(class, resp.Header, c.t.cfg.Now())
+		}
+		a.body = resp.Body // the rule may have read some of it
+	}
+	if !known {
+		class = classOf(resp, c.t.cfg.Now)
+		_, told := single(resp.Header, "Grpc-Status")
+		a.grpc = !told && isGRPC(resp)
+	}
+	if !a.disarm() { // the timeout was as fast, and has cut off what was to follow
+		if a.body != nil {
+			a.body.Close()
+		}
+		return a.failed(c, &attemptTimeout{a.timeout}, true)
+	}
+	a.result.Status = resp.StatusCode
+	if a.grpc && c.retries > c.attempt && (c.body == nil || c.body.replayable() == ReplayNotSkipped) {
+		if trailer, ok := a.lookAhead(); ok {
+			class, a.grpc = trailer, false
+		}
+	}
+	v := verdict{resp: resp, class: class, forbidden: forbidsRetry(resp.Header)}
+	a.outcome, a.settled = class.Outcome, true
+	if !v.good() {
+		a.conclude(class.Outcome, nil)
+	}
+	switch {
+	case upgraded:
+		// The connection is the caller's now, and the body stays what it is, something to write to. net/http's transport
+		// minds the context no longer; of another the context ends with the caller's.
+		a.conclude(class.Outcome, nil)
+		if c.t.std {
+			a.cancel(nil)
+		}
+	case bodyless(c.req.Method, resp):
+		a.conclude(class.Outcome, nil)
+		a.cancel(nil)
+		if resp.Body == nil {
+			resp.Body = http.NoBody
+		}
+	default:
+		resp.Body = a
+	}
+	return v
+}
+
+// lookAhead waits for the first byte of a gRPC answer, which may have none: the status in its trailer then decides, and a
+// retry is possible as nothing has reached the caller. It is for requests that have been sent whole; an exchange where the
+// target waits for more would stand still.
+func (a *attempt) lookAhead() (c cortex.Class, ok bool) {
+	for a.ahead == 0 && a.stop == nil {
+		a.ahead, a.stop = a.body.Read(a.first[:])
+	}
+	if a.ahead > 0 || a.stop != io.EOF {
+		return c, false
+	}
+	return grpcClass(a.resp.Trailer)
+}
+
+// failed judges an attempt that gave no response; expired says that the attempt's timeout ended it.
+func (a *attempt) failed(c *call, err error, expired bool) verdict {
+	v := verdict{err: err}
+	a.settled = true
+	defer a.cancel(nil)
+	if a.call.Err() != nil { // whoever ended it decides, not the text of the error
+		if errors.Is(a.call.Err(), context.DeadlineExceeded) {
+			v.class.Outcome = cortex.TimedOut
+		}
+		if !a.over.Swap(true) {
+			a.permit.Done(err) // which knows if the caller waited long enough for that to speak against the target
+			a.report(v.class.Outcome, err)
+		}
+		return v
+	}
+	if expired {
+		v.err = &attemptTimeout{a.timeout}
+		v.class = cortex.Class{Outcome: cortex.TimedOut, Retryable: true}
+		v.untouched = a.unconnected(err)
+	} else {
+		v.class, v.untouched, v.forbidden = a.classify(c, err)
+	}
+	a.conclude(v.class.Outcome, v.err)
+	return v
+}
+
+// conclude records the outcome, once.
+func (a *attempt) conclude(o cortex.Outcome, err error) {
+	if a.over.Swap(true) {
+		return
+	}
+	a.permit.Record(o)
+	a.report(o, err)
+}
+
+func (a *attempt) report(o cortex.Outcome, err error) {
+	if a.tell != nil {
+		a.result.Outcome, a.result.Err = o, err
+		a.tell(a.result)
+	}
+}
+
+// abandon frees what an attempt holds that did not come to its end, as when something in it panicked.
+func (a *attempt) abandon() {
+	if a.settled {
+		return
+	}
+	a.permit.Release()
+	a.disarm()
+	if a.cancel != nil {
+		a.cancel(nil)
+	}
+}
+
+// discard drops the response of an attempt that is to be followed by another. A little is read, so that the connection is free
+// for that one, but neither an endless body nor a slow one is waited for.
+func (a *attempt) discard() {
+	defer a.cancel(nil)
+	if a.body == nil {
+		return
+	}
+	defer a.body.Close()
+	if a.stop != nil || a.resp.ContentLength > drainBytes || a.body == http.NoBody {
+		return
+	}
+	if a.timer == nil {
+		a.timer = time.AfterFunc(drainTime, a.expire)
+	} else {
+		a.timer.Reset(drainTime)
+	}
+	io.CopyN(io.Discard, a.body, drainBytes)
+	a.timer.Stop()
+}
+
+// Read and Close make the attempt its response's body. They may be called at the same time, as those of net/http's.
+
+func (a *attempt) Read(p []byte) (n int, err error) {
+	switch {
+	case a.ahead > 0 && len(p) > 0:
+		p[0], a.ahead = a.first[0], 0
+		return 1, nil
+	case a.stop != nil:
+		err = a.stop
+	default:
+		n, err = a.body.Read(p)
+	}
+	if err != nil {
+		a.ended(err)
+		a.cancel(nil)
+	}
+	return n, err
+}
+
+func (a *attempt) Close() error {
+	a.ended(nil) // first: closing makes a Read under way fail
+	err := a.body.Close()
+	a.cancel(nil)
+	return err
+}
+
+// ended records the outcome of an answer whose body ended with err; nil: its caller closed it.
+func (a *attempt) ended(err error) {
+	o := a.outcome
+	switch {
+	case err == io.EOF:
+		err = nil
+		if a.grpc {
+			o = grpcOutcomeOf(a.resp.Trailer)
+		}
+	case a.call.Err() != nil:
+		o = cortex.Neutral
+	case err != nil:
+		o = cortex.Failed
+	}
+	a.conclude(o, err)
+}

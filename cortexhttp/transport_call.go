@@ -1,0 +1,274 @@
+package cortexhttp
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/seed-a29ca62a/cortex"
+)
+
+// RoundTrip makes one call; see [Transport].
+func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	c := call{t: t, req: req, ctx: req.Context(), engine: t.cfg.Engine, set: t.setting, next: req.Body}
+	if c.report = reportFrom(c.ctx); c.report != nil {
+		*c.report = Report{}
+	}
+	defer c.finish()
+	if c.ctx.Err() != nil {
+		c.end(cortex.ReasonCancelled)
+		return nil, context.Cause(c.ctx)
+	}
+	if c.engine == nil {
+		var err error
+		if c.engine, err = t.cfg.Select(req); err != nil {
+			return nil, fmt.Errorf("cortexhttp: select: %w", err)
+		}
+		if c.engine == nil {
+			return t.base.RoundTrip(c.takeRequest())
+		}
+		c.set = settingsOf(c.engine)
+	}
+	c.begin()
+	for {
+		a := &attempt{call: c.ctx, number: c.attempt}
+		var err error
+		if a.permit, err = c.engine.AdmitRetry(c.ctx, c.priority, c.attempt); err != nil {
+			return nil, c.refused(err)
+		}
+		v := a.run(&c)
+		if v.good() {
+			return v.resp, nil
+		}
+		if c.again(a, &v) {
+			continue
+		}
+		if v.resp != nil {
+			return v.resp, nil
+		}
+		if c.made == 0 {
+			return nil, v.err
+		}
+		return nil, &cortex.CallError{Target: c.engine.Name(), Attempts: c.made, Reason: c.reason, Err: v.err}
+	}
+}
+
+// call is the state of one call through the transport.
+type call struct {
+	t        *Transport
+	req      *http.Request
+	ctx      context.Context
+	engine   *cortex.Engine
+	set      settings
+	report   *Report
+	priority cortex.Priority
+	started  time.Time // where the engine has a Deadline
+
+	repeatable bool // the request may be sent again whatever became of it
+	above      bool // a layer above retries
+	mark       cortex.RetryMark
+	retries    int // that this layer may make after any failure
+
+	body *source       // of a request with a body and without GetBody
+	next io.ReadCloser // body of the next attempt, until it is handed over
+
+	attempt int // that is under way; 0 is the original, hidden replays count
+	made    int // attempts at the target, hidden replays count
+	delay   time.Duration
+	lastErr error
+	reason  cortex.Reason // why there is no further attempt
+}
+
+func (c *call) begin() {
+	cfg := &c.t.cfg
+	if cfg.Priority != nil {
+		c.priority = cfg.Priority(c.req)
+	} else if p, ok := c.ctx.Value(priorityKey{}).(cortex.Priority); ok {
+		c.priority = p
+	} else {
+		c.priority = cortex.Priority(c.set.levels / 2)
+	}
+	c.mark, c.above = cortex.RetryMarkFrom(c.ctx)
+	c.repeatable = idempotent(c.req) || cfg.RetryNonIdempotent != nil && cfg.RetryNonIdempotent(c.req)
+	if c.repeatable && !c.above {
+		c.retries = c.set.retries
+	}
+	if c.set.deadline > 0 {
+		c.started = processTime()
+	}
+	if !hasBody(c.req) || c.req.GetBody != nil {
+		return
+	}
+	keep, length := c.t.keep, c.req.ContentLength
+	if c.above || c.set.retries == 0 {
+		keep = 0 // nothing will be sent again
+	}
+	if length == 0 {
+		length = -1
+	}
+	c.body = newSource(c.req.Body, length, keep)
+	c.next, _ = c.body.open()
+}
+
+func hasBody(r *http.Request) bool { return r.Body != nil && r.Body != http.NoBody }
+
+// idempotent reports whether the request may be sent twice with the effect of once. An Idempotency-Key whose value is an
+// empty slice is not sent: it is how net/http lets a program say so.
+func idempotent(r *http.Request) bool {
+	switch r.Method {
+	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:
+		return true
+	}
+	for _, key := range [...]string{"Idempotency-Key", "X-Idempotency-Key"} {
+		if v, ok := r.Header[key]; ok && (len(v) == 0 || v[0] != "") {
+			return true
+		}
+	}
+	return false
+}
+
+// left is the time until the call must be over; 0 = no deadline, negative = passed.
+func (c *call) left() time.Duration {
+	left, ok := untilDeadline(c.ctx)
+	if !ok && c.set.deadline > 0 {
+		left, ok = c.set.deadline-since(c.started), true
+	}
+	if ok && left == 0 {
+		left = -1
+	}
+	return left
+}
+
+// again decides on a failed attempt and waits for the next one.
+func (c *call) again(a *attempt, v *verdict) bool {
+	if c.ctx.Err() != nil {
+		return c.end(cortex.ReasonCancelled)
+	}
+	f := cortex.Failure{Err: v.err, Class: v.class, Priority: c.priority, Attempt: c.attempt, RetriedAbove: c.above,
+		DoNotRetry: v.forbidden, Previous: c.delay, Deadline: c.left()}
+	if f.Err == nil {
+		f.Err = &StatusError{v.resp.StatusCode}
+	}
+	skip := ReplayNotSkipped
+	if f.Class.Retryable = v.class.Retryable && (c.repeatable || v.untouched); f.Class.Retryable && c.body != nil {
+		skip = c.body.replayable()
+		f.Class.Retryable = skip == ReplayNotSkipped
+	}
+	d := cortex.Decision{Reason: cortex.ReasonNotRetryable}
+	if f.Class != (cortex.Class{}) { // which Decide would take for none given
+		d = c.engine.Decide(f)
+	}
+	if d.Retry {
+		if skip = c.reopen(); skip != ReplayNotSkipped {
+			c.engine.Refund(d)
+			d.Retry, d.Reason = false, cortex.ReasonNotRetryable
+		}
+	}
+	if !d.Retry {
+		if c.report != nil {
+			c.report.ReplaySkipped = skip
+		}
+		return c.end(d.Reason)
+	}
+	c.lastErr, c.delay = f.Err, d.Delay
+	wait := d.Delay
+	if v.resp != nil {
+		began := processTime()
+		a.discard()
+		v.resp = nil
+		wait -= since(began)
+	}
+	if !sleep(c.ctx, wait) {
+		c.engine.Refund(d)
+		v.err = &cutShort{c.lastErr, context.Cause(c.ctx)}
+		return c.end(cortex.ReasonCancelled)
+	}
+	c.attempt++
+	return true
+}
+
+// reopen gets the body for another attempt.
+func (c *call) reopen() (skip ReplaySkip) {
+	switch {
+	case c.body != nil:
+		var body io.ReadCloser
+		if body, skip = c.body.open(); skip == ReplayNotSkipped {
+			c.next = body
+		}
+	case !hasBody(c.req):
+		c.next = c.req.Body
+	default:
+		body, err := c.req.GetBody()
+		if err != nil {
+			return ReplayBodyFailed
+		}
+		c.next = body
+	}
+	return skip
+}
+
+// takeRequest hands over the request as it is.
+func (c *call) takeRequest() *http.Request {
+	c.next = nil
+	return c.req
+}
+
+// takeBody hands over the body of the attempt that is about to be sent; the base transport closes it.
+func (c *call) takeBody() io.ReadCloser {
+	body := c.next
+	c.next = nil
+	return body
+}
+
+// finish closes what was not handed over, as RoundTrip must.
+func (c *call) finish() {
+	if c.body != nil {
+		c.body.finish()
+	}
+	if c.next != nil {
+		c.next.Close()
+	}
+}
+
+// end says why there is no further attempt; it returns false.
+func (c *call) end(r cortex.Reason) bool {
+	c.reason = r
+	if c.report != nil {
+		c.report.Reason = r
+	}
+	return false
+}
+
+// refused is the error of a call whose original attempt or retry the engine refused.
+func (c *call) refused(err error) error {
+	r := err.(*cortex.Rejection)
+	c.end(r.Reason)
+	if c.report != nil {
+		c.report.Rejection = r
+	}
+	if c.made == 0 {
+		return r
+	}
+	return &cortex.CallError{Target: c.engine.Name(), Attempts: c.made, Reason: r.Reason, Err: c.lastErr, Refusal: r}
+}
+
+// bookHidden counts replays that the base transport made by itself, and charges them.
+func (c *call) bookHidden(n int) {
+	for range n {
+		c.engine.Decide(cortex.Failure{Err: errStale, Class: cortex.Class{Retryable: true}, Priority: c.priority, Attempt: c.attempt})
+		c.attempt++
+		c.made++
+	}
+	if c.report != nil {
+		c.report.Hidden += n
+	}
+}
+
+// cutShort is the error of a call whose caller gave up while it waited for the next attempt.
+type cutShort struct{ last, cause error }
+
+func (e *cutShort) Error() string { return fmt.Sprintf("%v while waiting after: %v", e.cause, e.last) }
+
+func (e *cutShort) Unwrap() []error { return []error{e.cause, e.last} }
