@@ -7,6 +7,7 @@ import (
 
 	"github.com/seed-a29ca62a/cortex/breaker"
 	"github.com/seed-a29ca62a/cortex/limit"
+	"github.com/seed-a29ca62a/cortex/window"
 )
 
 // A Permit is the right to make one attempt. It is used once: by [Permit.Done] or [Permit.Record] with the outcome, or by
@@ -19,6 +20,7 @@ type Permit struct {
 	ctx     context.Context
 	start   time.Duration
 	latency time.Duration // fixed by Answered
+	given   time.Duration // by Timeout
 	probe   breaker.Probe
 	gen     uint32
 	epoch   uint32
@@ -268,25 +270,20 @@ func (e *Engine) newGeneration(now time.Duration, st breaker.State) {
 	e.armed = true
 }
 
-// scoutEvery is which attempts look beyond the timeout in force while more than 1 % of them are cut by it.
-const scoutEvery = 32
-
-// Timeout is the time this attempt should be given; 0 where Config.DisableTimeout is set. It is the adaptive timeout, but
-// longer for a few attempts that find out whether that has become too short: probes, and one in 32 while many time out.
+// Timeout is the time this attempt should be given; 0 where Config.DisableTimeout is set. It is the adaptive timeout while
+// there is no queue. Where there is one, and for a probe, it is longer: a target that has become slow would otherwise be cut
+// into doing nothing but work that nobody waits for any more, and only an attempt with more time can tell it from one that
+// hangs. The in-flight limit bounds what that costs in a hang.
 func (p *Permit) Timeout() time.Duration {
 	e := p.e
 	if e == nil || e.cfg.DisableTimeout {
 		return 0
 	}
-	if p.isProbe {
-		e.mu.Lock()
-		defer e.unlock()
-		return e.timeout.Extended()
+	p.given = time.Duration(e.timeoutNow.Load())
+	if p.isProbe || e.strained.Load() {
+		p.given = time.Duration(e.extended.Load())
 	}
-	if x := e.extended.Load(); x > 0 && e.scouts.Add(1)%scoutEvery == 0 {
-		return time.Duration(x)
-	}
-	return time.Duration(e.timeoutNow.Load())
+	return p.given
 }
 
 // Answered tells that the target has answered and only the rest of the answer is to come (response headers were read): the
@@ -356,8 +353,8 @@ func (p *Permit) Record(o Outcome) bool {
 		s.mu.Unlock()
 		return false
 	}
-	if o == Success && !p.isProbe && int64(p.latency) <= e.timeoutNow.Load() {
-		s.observe(p.latency)
+	if o == Success && !p.isProbe && (int64(p.latency) <= e.timeoutNow.Load() || e.cfg.DisableTimeout) {
+		s.observe(now, p.latency)
 		s.mu.Unlock()
 		return true
 	}
@@ -382,8 +379,7 @@ func (e *Engine) record(p *Permit, o Outcome, now time.Duration) bool {
 	switch o {
 	case Success:
 		e.stats.Successes++
-		if p.latency > e.timeout.Current() { // only an attempt that had more time can show that the timeout is too short
-			e.timeout.Late(now, p.latency)
+		if e.timeout.Late(now, p.latency) {
 			e.refreshTimeout(now)
 		}
 	case Failed:
@@ -396,33 +392,40 @@ func (e *Engine) record(p *Permit, o Outcome, now time.Duration) bool {
 		e.stats.Neutral++
 	}
 	if !p.isProbe || e.cfg.Profile == Article {
-		e.count(o, p.latency, now)
+		e.count(o, p, now)
 	}
 	return true
 }
 
 // count takes an outcome other than a plain success into the statistics and trips the circuit if it must. e.mu is held.
-func (e *Engine) count(o Outcome, latency, now time.Duration) {
+func (e *Engine) count(o Outcome, p *Permit, now time.Duration) {
+	latency := p.latency
 	article := e.cfg.Profile == Article
+	e.rolling.Advance(now)
 	switch o {
 	case Success:
 		e.pending.Success++
+		e.success++
+		e.rolling.Add(now, window.Counts{Success: 1})
 		e.rolling.AddLatency(now, bucketOf(latency), 1)
 		e.timeout.Observe(now, bucketOf(latency), 1)
 	case Failed:
 		e.pending.Failure++
+		e.rolling.Add(now, window.Counts{Failure: 1})
 		e.errorArea += latency
 		if article { // the article's window holds the latency of every attempt: fast failures pull its P99 down
 			e.rolling.AddLatency(now, bucketOf(latency), 1)
 		}
 	case TimedOut:
 		e.pending.Timeout++
-		if latency >= e.timeout.Current() { // else it was the caller's own limit, which says nothing of ours
-			e.timeout.ObserveTimeouts(now, 1)
+		e.rolling.Add(now, window.Counts{Timeout: 1})
+		if cut := p.given > 0 || latency >= e.timeout.Current(); cut && latency >= p.given {
+			e.timeout.ObserveTimeouts(now, 1) // else it was the caller's own limit, which says nothing of ours
 		}
 		e.rolling.AddLatency(now, bucketOf(latency), 1)
 	case Throttled:
 		e.pending.Throttled++
+		e.rolling.Add(now, window.Counts{Throttled: 1})
 		e.errorArea += latency
 		return
 	default:
@@ -432,17 +435,14 @@ func (e *Engine) count(o Outcome, latency, now time.Duration) {
 		return
 	}
 	e.gatherSuccesses()
-	e.rolling.Advance(now)
+	c := e.rolling.Counts(spanAll)
 	if article {
-		c := e.rolling.Counts(spanAll)
-		if e.breaker.MeanTrips(c.Failures()+e.pending.Failures(), c.Success+e.pending.Success) {
+		if e.breaker.MeanTrips(c.Failures(), c.Success) {
 			e.trip(now)
 		}
 		return
 	}
-	cum := e.success + e.pending.Success
-	recent := e.rolling.Counts(spanAll).Success + e.pending.Success
-	if e.breaker.Failure(now, o == TimedOut, cum, recent) {
+	if e.breaker.Failure(now, o == TimedOut, e.success, c.Success) {
 		e.trip(now)
 	}
 }
@@ -452,9 +452,7 @@ func (e *Engine) gatherSuccesses() {
 	for i := range e.stripes {
 		s := &e.stripes[i]
 		s.mu.Lock()
-		e.pending.Success += s.success
-		e.stats.Successes += s.success
-		s.success = 0
+		e.takeSuccesses(s)
 		s.mu.Unlock()
 	}
 }

@@ -87,7 +87,8 @@ func (s Situation) Decide(draw func() float64) Decision {
 	if s.Levels == 0 {
 		s.Levels = DefaultLevels
 	}
-	s.Signals.C = s.Circuit.Pressure()
+	g := &s.Signals
+	*g = Signals{F: unit(g.F), L: unit(g.L), Q: unit(g.Q), B: unit(g.B), C: s.Circuit.Pressure()}
 	cps, evidence := s.Weights.cps(s.Signals), s.Weights.evidence(s.Signals)
 	d := Decision{CPS: float64(cps) / one, Evidence: float64(evidence) / one, Signals: s.Signals, State: stateOf(cps),
 		Circuit: s.Circuit, Floor: s.Floor, Tokens: s.Tokens, Price: s.Price}

@@ -22,6 +22,7 @@ const (
 	windowMin    = 50 // outcomes that make a window wide enough
 	baselineMin  = 200
 	rearmBelow   = 5_000 // evidence below which the evidence trip is armed again, in basis points
+	strainedFrom = 0.3   // queue pressure from which attempts are given the extended timeout
 	callCost     = 2     // a retry needs max(B99, 2·W0) to finish
 )
 
@@ -39,8 +40,8 @@ type Engine struct {
 	refusedBy   [reasons]atomic.Uint64
 	offeredBy   [limit.MaxLevels + 1]atomic.Uint64 // offered and refused without touching a stripe, since the last tick
 	timeoutNow  atomic.Int64
-	extended    atomic.Int64 // timeout of attempts that look beyond it; 0 = none are needed but probes
-	scouts      atomic.Uint32
+	extended    atomic.Int64 // timeout of the attempts that look beyond it
+	strained    atomic.Bool  // there is a queue: what takes long may be waiting
 	gauge       gauge
 	remote      remoteView
 	closedOnly  bool // ablation: no circuit
@@ -150,9 +151,7 @@ func (e *Engine) advance(now time.Duration) {
 		e.lastHist = now
 	}
 	starts := e.collect(now, hist)
-	e.success += e.pending.Success
 	e.rolling.Advance(now)
-	e.rolling.Add(now, e.pending)
 	e.readSignals(now, starts, hist)
 
 	e.bucket.Advance(now)
@@ -165,6 +164,7 @@ func (e *Engine) advance(now time.Duration) {
 	} else {
 		e.advanceLaw(s, now)
 	}
+	e.strained.Store(e.sig.q >= strainedFrom)
 	e.sig.q = unit(max(e.sig.q, s.Gauge))
 	e.pending = window.Counts{}
 	e.errorArea = 0
@@ -175,11 +175,7 @@ func (e *Engine) advance(now time.Duration) {
 
 func (e *Engine) refreshTimeout(now time.Duration) {
 	e.timeoutNow.Store(int64(e.timeout.Refresh(now)))
-	extended := time.Duration(0)
-	if e.timeout.Frozen() {
-		extended = e.timeout.Extended()
-	}
-	e.extended.Store(int64(extended))
+	e.extended.Store(int64(e.timeout.Extended()))
 }
 
 // advanceLaw feeds the adaptive law.
@@ -225,11 +221,10 @@ func (e *Engine) collect(now time.Duration, hist bool) (starts time.Duration) {
 		if s.epoch != epoch {
 			e.stats.Lost += uint64(s.turn(epoch, now))
 		}
-		e.pending.Success += s.success
-		e.stats.Successes += s.success
+		e.takeSuccesses(s)
 		e.stats.Attempts += s.attempts
 		e.stats.Stale += s.stale
-		s.success, s.attempts, s.stale = 0, 0, 0
+		s.attempts, s.stale = 0, 0
 		for p := range s.offered[:e.cfg.Levels+1] {
 			e.offered[p] += s.offered[p]
 			s.offered[p] = 0
@@ -238,7 +233,7 @@ func (e *Engine) collect(now time.Duration, hist bool) (starts time.Duration) {
 		in += s.starts
 		done += s.done
 		if hist && s.lo <= s.hi {
-			e.collectLatencies(s, now)
+			e.collectLatencies(s)
 		}
 		s.mu.Unlock()
 	}
@@ -254,11 +249,23 @@ func (e *Engine) collect(now time.Duration, hist bool) (starts time.Duration) {
 	return in
 }
 
-func (e *Engine) collectLatencies(s *stripe, now time.Duration) {
+// takeSuccesses counts the successes of a stripe at the time of the newest of them: by now they may be old.
+func (e *Engine) takeSuccesses(s *stripe) {
+	if s.success == 0 {
+		return
+	}
+	e.pending.Success += s.success
+	e.success += s.success
+	e.stats.Successes += s.success
+	e.rolling.Add(s.last, window.Counts{Success: s.success})
+	s.success = 0
+}
+
+func (e *Engine) collectLatencies(s *stripe) {
 	for b := s.lo; b <= s.hi; b++ {
 		if k := uint64(s.latency[b]); k > 0 {
-			e.rolling.AddLatency(now, b, k)
-			e.timeout.Observe(now, b, k)
+			e.rolling.AddLatency(s.last, b, k)
+			e.timeout.Observe(s.last, b, k)
 			s.latency[b] = 0
 		}
 	}

@@ -33,6 +33,7 @@ type stripe struct {
 	attempts uint64 // since the last collection, like all below
 	stale    uint64
 	success  uint64
+	last     time.Duration // of the newest success
 	offered  [limit.MaxLevels + 1]uint64
 	lo, hi   int // non-zero range of latencies; lo > hi: none
 	latency  [window.Buckets]uint32
@@ -117,8 +118,9 @@ func (s *stripe) turn(epoch uint32, now time.Duration) (lost int64) {
 	return lost
 }
 
-func (s *stripe) observe(latency time.Duration) {
+func (s *stripe) observe(now, latency time.Duration) {
 	s.success++
+	s.last = now
 	b := window.Bucket(latency)
 	s.latency[b]++
 	if b < s.lo {

@@ -52,7 +52,7 @@ type ConfigError struct {
 
 // Error names the field, its value and what would be right.
 func (e *ConfigError) Error() string {
-	return fmt.Sprintf("breaker: %s is %v: it must be %s", e.Field, e.Value, e.Want)
+	return fmt.Sprintf("%s: %v: it must be %s", e.Field, e.Value, e.Want)
 }
 
 const (

@@ -42,5 +42,5 @@ func ExampleConfig_Normalize() {
 	_, err := breaker.Config{OpenFor: 600}.Normalize()
 	fmt.Println(err)
 	// Output:
-	// breaker: OpenFor is 600ns: it must be between 1ms and 24h0m0s, or 0 for the default
+	// OpenFor: 600ns: it must be between 1ms and 24h0m0s, or 0 for the default
 }

@@ -67,6 +67,11 @@ const (
 	extendFactor = 8
 	// lateFor is how long a raise holds by itself; by then the estimate has samples of the slow kind.
 	lateFor = 10 * time.Second
+	// A late success raises the value only beside so many timeouts, and such a share of them, within about burstMemory: alone it
+	// is an outlier of the tail.
+	burstTimeouts = 3
+	burstShare    = 0.02
+	burstMemory   = time.Second
 
 	// pendingFor is how long timeouts wait for a freeze before they count as samples.
 	pendingFor = 10 * time.Second
@@ -102,6 +107,9 @@ type Timeout struct {
 	growCount   float64
 	lastTimeout time.Duration
 
+	burst, burstOK float64 // timeouts and successes of the last second or so
+	burstAt        time.Duration
+
 	raised      time.Duration // by Late; the value does not fall below it before raisedUntil
 	raisedUntil time.Duration
 }
@@ -128,19 +136,29 @@ func (t *Timeout) Extended() time.Duration {
 	return clampTime(extendFactor*float64(t.current), max(t.current, t.cfg.Bootstrap), t.cfg.Max)
 }
 
-// Frozen reports whether more than 1 % of the attempts of late timed out, so that latencies alone teach nothing.
-func (t *Timeout) Frozen() bool { return t.frozen }
-
-// Late tells of a success that took longer than the timeout in force, from an attempt that had more time. The value rises to
-// a multiple of it (Config.Multiplier, up to Max) at once. It is to be given to Observe as well.
-func (t *Timeout) Late(now, latency time.Duration) {
+// Late tells of a success that took longer than the timeout in force, from an attempt that had more time. Where others have
+// just been cut by it, the value rises at once to [Timeout.Extended], or a multiple of that latency if that is longer, and Late
+// reports true: those timeouts were of our own making. Less would not do: the work that was cut is still being done, and
+// what queues behind it takes longer than the one that was seen. The success is to be given to Observe as well.
+func (t *Timeout) Late(now, latency time.Duration) bool {
 	t.advance(now)
-	if latency <= t.current {
-		return
+	t.fadeBurst()
+	if latency <= t.current || t.burst < max(burstTimeouts, burstShare*(t.burst+t.burstOK)) {
+		return false
 	}
-	t.raised = clampTime(t.cfg.Multiplier*float64(latency), t.current, t.cfg.Max)
+	t.raised = clampTime(t.cfg.Multiplier*float64(latency), t.Extended(), t.cfg.Max)
 	t.raisedUntil = addTime(t.now, lateFor)
 	t.current = t.raised
+	t.burst = 0
+	return true
+}
+
+func (t *Timeout) fadeBurst() {
+	if dt := t.now - t.burstAt; dt > 0 {
+		k := remains(dt, burstMemory, 0)
+		t.burst, t.burstOK = faded(t.burst, k), faded(t.burstOK, k)
+		t.burstAt = t.now
+	}
 }
 
 // Samples returns the number of latencies that the estimate rests on. Once there are more than 1,000 (or twice MinSamples, if
@@ -161,6 +179,8 @@ func (t *Timeout) Observe(now time.Duration, latencyBucket int, n uint64) {
 	}
 	t.sample(latencyBucket, float64(n))
 	t.succeeded += float64(n)
+	t.fadeBurst()
+	t.burstOK += float64(n)
 }
 
 // ObserveTimeouts counts n attempts that were given up after the timeout in force. Attempts that ended for another limit, like
@@ -172,6 +192,8 @@ func (t *Timeout) ObserveTimeouts(now time.Duration, n uint64) {
 	}
 	t.timedOut += float64(n)
 	t.lastTimeout = t.now
+	t.fadeBurst()
+	t.burst += float64(n)
 	if t.share() > freezeShare {
 		t.freeze()
 		t.growCount += float64(n)
