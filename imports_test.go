@@ -111,7 +111,7 @@ func TestLibraryImportsOnlyTheStandardLibraryAndDownward(t *testing.T) {
 
 // The clock and the random source come in from outside: the lab runs the very same code in virtual time.
 func TestLibraryReadsNoClockAndNoGlobalRandom(t *testing.T) {
-	clock := map[string]bool{"Now": true, "Since": true, "Until": true, "Sleep": true, "After": true, "AfterFunc": true, "Tick": true,
+	clock := map[string]bool{"Now": true, "Since": true, "Until": true, "Sleep": true, "After": true, "Tick": true,
 		"NewTicker": true}
 	source := map[string]bool{"New": true, "NewPCG": true, "NewChaCha8": true, "Rand": true, "Source": true, "PCG": true, "ChaCha8": true}
 	// The defaults, each the one reading there is.
@@ -143,8 +143,9 @@ func TestLibraryReadsNoClockAndNoGlobalRandom(t *testing.T) {
 					use := fmt.Sprintf("%s %s.%s", name, x.Name, n.Sel.Name)
 					switch p := by[x.Name]; {
 					case p == "time" && clock[n.Sel.Name]:
-						// cortexhttp needs the wall clock for the dates of Retry-After: as a default, handed on and not read.
-						if room.name == "cortexhttp" && n.Sel.Name == "Now" && !called[n] {
+						// cortexhttp needs the wall clock for the dates of Retry-After and the deadlines of contexts. It has one file
+						// for that; elsewhere time.Now may be handed on as a default and not be called.
+						if room.name == "cortexhttp" && (strings.HasSuffix(name, "clock.go") || n.Sel.Name == "Now" && !called[n]) {
 							break
 						}
 						got[use]++
@@ -168,12 +169,8 @@ func TestLibraryReadsNoClockAndNoGlobalRandom(t *testing.T) {
 	}
 }
 
-// No state outlives an engine: what a package keeps in variables is written at start-up only, or holds nothing that decides.
+// Two engines share nothing: what a package keeps in variables is never assigned after start-up.
 func TestLibraryKeepsNoGlobalState(t *testing.T) {
-	allowed := map[string]bool{ // constants in all but name, and a hint about processors
-		"score.go DefaultWeights": true, "score.go ReadHeavyWeights": true, "score.go TransactionalWeights": true,
-		"stripe.go nextStripe": true, "stripe.go affinity": true,
-	}
 	for _, room := range rooms {
 		for name, f := range sources(t, room.name) {
 			vars := map[string]bool{}
@@ -209,7 +206,7 @@ func TestLibraryKeepsNoGlobalState(t *testing.T) {
 						}
 						break
 					}
-					if id, ok := w.(*ast.Ident); ok && vars[id.Name] && !allowed[name+" "+id.Name] {
+					if id, ok := w.(*ast.Ident); ok && vars[id.Name] {
 						t.Errorf("%s writes the package variable %s", name, id.Name)
 					}
 				}
