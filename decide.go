@@ -233,6 +233,19 @@ func (e *Engine) Refund(d Decision) {
 	e.unlock()
 }
 
+// CountRetry books a retry that was made without asking, by a layer below that replays on its own: it is charged as far as
+// there are tokens.
+func (e *Engine) CountRetry() {
+	now := e.now()
+	e.mu.Lock()
+	e.advance(now)
+	e.stats.Retries++
+	if price := e.situation(&Failure{}, now).Price; !e.bucket.Spend(now, price) {
+		e.bucket.Spend(now, e.bucket.Tokens())
+	}
+	e.unlock()
+}
+
 func (e *Engine) maxRetries(f *Failure) int {
 	switch {
 	case f.NoRetries || e.cfg.DisableRetries:

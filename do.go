@@ -110,7 +110,7 @@ func attempt[T any](ctx context.Context, e *Engine, op func(context.Context) (T,
 	defer permit.Release()
 	actx := ctx
 	if c.mayRetry(e) {
-		actx = &markedContext{ctx, RetryMark{Attempt: c.attempt}}
+		actx = &markedContext{ctx, RetryMark{Attempt: c.attempt, Retries: c.mostRetries(e)}}
 	}
 	if d := c.attemptTimeout(ctx, e, &permit); d > 0 {
 		var cancel context.CancelFunc
@@ -149,8 +149,13 @@ func (c *markedContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-func (c *call) mayRetry(e *Engine) bool {
-	return !c.above && !e.cfg.DisableRetries && c.retries != 0
+func (c *call) mayRetry(e *Engine) bool { return !c.above && c.mostRetries(e) > 0 }
+
+func (c *call) mostRetries(e *Engine) int {
+	if c.retries >= 0 && !e.cfg.DisableRetries {
+		return c.retries
+	}
+	return e.cfg.MaxRetries
 }
 
 func (c *call) attemptTimeout(ctx context.Context, e *Engine, p *Permit) time.Duration {

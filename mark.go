@@ -6,6 +6,7 @@ import "context"
 // tries each would send 27 calls to a target that is just recovering.
 type RetryMark struct {
 	Attempt int // of the layer above; 0 is the original
+	Retries int // that the layer above may make; 0 = unknown
 }
 
 type markKey struct{}

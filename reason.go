@@ -144,6 +144,12 @@ func (c *CallError) Unwrap() []error {
 // Is reports whether target is the sentinel of the reason.
 func (c *CallError) Is(target error) bool { return c.Reason.is(target) }
 
+// Timeout reports whether the last attempt timed out, as net.Error does.
+func (c *CallError) Timeout() bool {
+	var t interface{ Timeout() bool }
+	return errors.As(c.Err, &t) && t.Timeout()
+}
+
 // A ConfigError names the field of a [Config] that cannot be used and says what would be right.
 type ConfigError struct {
 	Field string

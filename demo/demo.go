@@ -54,10 +54,15 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	for _, p := range timeline {
 		length += p.length
 	}
-	var running servers
-	defer running.stop()
 	guarded := &side{name: "cortex", upstream: newUpstream(), tally: newTally(length)}
 	plain := &side{name: "3 retries", upstream: newUpstream(), tally: newTally(length)}
+	var running servers
+	defer running.stop()
+	defer func() { // nobody hangs on a phase that is over
+		for _, s := range []*side{guarded, plain} {
+			s.upstream.set(timeline[len(timeline)-1])
+		}
+	}()
 	engine, err := running.guard(guarded)
 	if err != nil {
 		return nil, err
@@ -133,7 +138,7 @@ func (s *side) result() Side {
 	}
 	at := time.Duration(0)
 	for i, p := range timeline {
-		if i > 0 && p.hang == 0 && p.factor == 1 { // a fault has just ended
+		if i > 0 && !p.hang && p.factor == 1 { // a fault has just ended
 			r.Recovery = append(r.Recovery, s.recovery(int(at/time.Second), int((at+p.length)/time.Second)))
 		}
 		at += p.length
@@ -188,7 +193,7 @@ func (s *servers) guard(side *side) (*cortex.Engine, error) {
 		return nil, errors.New("demo: expected one target")
 	}
 	side.url, err = s.listen(g)
-	return targets[0].Engine(), err
+	return targets[0].Engine, err
 }
 
 func (s *servers) plain(side *side) error {
@@ -253,7 +258,7 @@ func (s *screen) row(at time.Duration, name string, p cortex.Pressure, guarded, 
 func share(t *tally, second int) string {
 	v, ok := t.rate(second-1, second)
 	if !ok {
-		return "none"
+		return "–"
 	}
 	return fmt.Sprintf("%.0f %%", 100*v)
 }

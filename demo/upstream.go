@@ -11,14 +11,14 @@ import (
 type phase struct {
 	name   string
 	length time.Duration
-	hang   time.Duration // > 0: every request takes this long
+	hang   bool          // nothing is answered before the phase is over
 	factor float64       // service time × this
 }
 
 // timeline is what happens to both upstreams, about 30 s in all.
 var timeline = []phase{
 	{name: "healthy", length: 5 * time.Second, factor: 1},
-	{name: "HANG", length: 7 * time.Second, hang: 5 * time.Second, factor: 1},
+	{name: "HANG", length: 7 * time.Second, hang: true, factor: 1},
 	{name: "healthy", length: 7 * time.Second, factor: 1},
 	{name: "SLOW ×4", length: 6 * time.Second, factor: 4},
 	{name: "healthy", length: 5 * time.Second, factor: 1},
@@ -34,31 +34,32 @@ const (
 type upstream struct {
 	mu       sync.Mutex
 	phase    phase
+	over     chan struct{} // closed when the phase ends
 	slots    chan struct{}
 	attempts atomic.Int64
 }
 
 func newUpstream() *upstream {
-	return &upstream{phase: timeline[0], slots: make(chan struct{}, workers)}
+	return &upstream{phase: timeline[0], over: make(chan struct{}), slots: make(chan struct{}, workers)}
 }
 
 func (u *upstream) set(p phase) {
 	u.mu.Lock()
-	u.phase = p
-	u.mu.Unlock()
+	defer u.mu.Unlock()
+	close(u.over)
+	u.phase, u.over = p, make(chan struct{})
 }
 
 func (u *upstream) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	u.attempts.Add(1)
 	u.slots <- struct{}{}
 	u.mu.Lock()
-	p := u.phase
+	p, over := u.phase, u.over
 	u.mu.Unlock()
-	d := time.Duration(float64(serviceTime) * p.factor)
-	if p.hang > 0 {
-		d = p.hang
+	if p.hang {
+		<-over
 	}
-	time.Sleep(d)
+	time.Sleep(time.Duration(float64(serviceTime) * p.factor))
 	<-u.slots
 	w.Write([]byte("ok\n")) //nolint:errcheck // the client may have gone
 }
