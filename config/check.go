@@ -424,6 +424,10 @@ func parseEndpoint(s string) (*url.URL, string) {
 	case strings.HasSuffix(u.Host, ":") || u.Port() != "" && (!isPort(u.Port()) || u.Port() == "0"):
 		return nil, "not a port from 1 to 65535: " + want
 	}
+	// A path that was not escaped in the one canonical way is, once it was printed: two spellings, one URL.
+	if u, err = url.Parse(u.String()); err != nil {
+		return nil, "not a URL: " + want
+	}
 	return u, ""
 }
 

@@ -102,7 +102,7 @@ func (d *decoder) document(data []byte) *yaml.Node {
 		return nil
 	}
 	d.places[""] = place{line: root.Line, column: root.Column}
-	d.form(root, place{}, maxDepth)
+	d.form(root, d.at(""), maxDepth)
 	return root
 }
 
