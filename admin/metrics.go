@@ -1,0 +1,163 @@
+package admin
+
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/seed-a29ca62a/cortex"
+	"github.com/seed-a29ca62a/cortex/breaker"
+	"github.com/seed-a29ca62a/cortex/cortexhttp"
+)
+
+// prefix of every metric; plain cortex_ belongs to another well-known program.
+const prefix = "cortex_guard_"
+
+// reading is a target with what its engine and its traffic said at one moment.
+type reading struct {
+	Target
+	p       cortex.Pressure
+	s       cortex.Stats
+	traffic Traffic
+}
+
+func read(targets []Target) []reading {
+	rs := make([]reading, len(targets))
+	for i, t := range targets {
+		rs[i] = reading{Target: t, p: t.Engine.Pressure(), s: t.Engine.Stats()}
+		if t.Traffic != nil {
+			rs[i].traffic = t.Traffic()
+		}
+	}
+	return rs
+}
+
+// scalars are the families with one series a target.
+var scalars = []struct {
+	name, kind, help string
+	value            func(*reading) float64
+}{
+	{"calls_total", "counter", "Calls offered, refused ones included.", func(r *reading) float64 { return float64(r.s.Calls) }},
+	{"attempts_total", "counter", "Attempts let through to the target, retries included.", func(r *reading) float64 { return float64(r.s.Attempts) }},
+	{"retries_total", "counter", "Retries decided on.", func(r *reading) float64 { return float64(r.s.Retries) }},
+	{"stale_results_total", "counter", "Results that came after the circuit had changed and were not counted as outcomes.", func(r *reading) float64 { return float64(r.s.Stale) }},
+	{"lost_attempts_total", "counter", "Attempts that never ended within the life of their permit.", func(r *reading) float64 { return float64(r.s.Lost) }},
+	{"bad_inputs_total", "counter", "Gauge readings and reports of other guards that were not numbers.", func(r *reading) float64 { return float64(r.s.BadInput) }},
+	{"dropped_events_total", "counter", "Events that a blocked listener missed.", func(r *reading) float64 { return float64(r.s.Dropped) }},
+	{"circuit_transitions_total", "counter", "Transitions of the circuit, without the probes of one outage.", func(r *reading) float64 { return float64(r.s.Transitions) }},
+	{"cache_fallbacks_total", "counter", "Calls answered with the last good answer.", func(r *reading) float64 { return float64(r.traffic.CacheFallbacks) }},
+	{"static_fallbacks_total", "counter", "Calls answered with the static answer of their route.", func(r *reading) float64 { return float64(r.traffic.StaticFallbacks) }},
+	{"client_aborts_total", "counter", "Calls whose client went away before it had its whole answer.", func(r *reading) float64 { return float64(r.traffic.ClientAborts) }},
+	{"broken_answers_total", "counter", "Answers that the target broke off after they had begun, so that the client's transfer was aborted.", func(r *reading) float64 { return float64(r.traffic.BrokenAnswers) }},
+
+	{"pressure", "gauge", "Composite pressure score, 0 to 1.", func(r *reading) float64 { return r.p.CPS }},
+	{"evidence", "gauge", "The score without the circuit's own state, 0 to 1.", func(r *reading) float64 { return r.p.Evidence }},
+	{"signal_failure_rate", "gauge", "Signal F: failures as a share of outcomes, 0 to 1.", func(r *reading) float64 { return r.p.Signals.F }},
+	{"signal_latency_deviation", "gauge", "Signal L: deviation of latency from its baseline, 0 to 1.", func(r *reading) float64 { return r.p.Signals.L }},
+	{"signal_queue_pressure", "gauge", "Signal Q: attempts in flight against the limit, 0 to 1.", func(r *reading) float64 { return r.p.Signals.Q }},
+	{"signal_budget_burn", "gauge", "Signal B: share of the retry tokens that was spent, 0 to 1.", func(r *reading) float64 { return r.p.Signals.B }},
+	{"signal_circuit", "gauge", "Signal C: 0 closed, 0.5 half-open, 1 open.", func(r *reading) float64 { return r.p.Signals.C }},
+	{"floor_priority", "gauge", "Calls of a priority below it are shed.", func(r *reading) float64 { return float64(r.p.Floor) }},
+	{"shed_ratio", "gauge", "Share of the offered calls that is shed, lowest priority first, 0 to 1.", func(r *reading) float64 { return r.p.Shed }},
+	{"next_probe_seconds", "gauge", "Time until the open circuit admits a probe; 0 when closed.", func(r *reading) float64 { return r.p.NextProbe.Seconds() }},
+	{"in_flight_attempts", "gauge", "Attempts in flight.", func(r *reading) float64 { return float64(r.p.InFlight) }},
+	{"in_flight_limit", "gauge", "Attempts in flight at which the queue pressure is 1.", func(r *reading) float64 { return r.p.Limit }},
+	{"capacity_per_second", "gauge", "Estimated successes a second the target can give; 0 when not known.", func(r *reading) float64 { return r.p.Capacity }},
+	{"retry_tokens", "gauge", "Tokens in the retry budget.", func(r *reading) float64 { return r.p.Tokens }},
+	{"retry_price", "gauge", "Tokens that a retry costs now.", func(r *reading) float64 { return r.p.Price }},
+	{"attempt_timeout_seconds", "gauge", "Attempt timeout in force; 0 when attempts are not cut.", func(r *reading) float64 { return r.p.Timeout.Seconds() }},
+	{"latency_p99_seconds", "gauge", "99th percentile of attempt latency in the window in use.", func(r *reading) float64 { return r.p.P99.Seconds() }},
+	{"baseline_p99_seconds", "gauge", "Learned latency that signal L compares with.", func(r *reading) float64 { return r.p.BaselineP99.Seconds() }},
+	{"baseline_sojourn_seconds", "gauge", "Learned mean time of an attempt at the target.", func(r *reading) float64 { return r.p.BaselineSojourn.Seconds() }},
+	{"fallback_cache_bytes", "gauge", "Bytes of last good answers held.", func(r *reading) float64 { return float64(r.traffic.CacheBytes) }},
+	{"fallback_cache_entries", "gauge", "Last good answers held.", func(r *reading) float64 { return float64(r.traffic.CacheEntries) }},
+}
+
+var (
+	circuits = []breaker.State{breaker.Closed, breaker.HalfOpen, breaker.Open}
+	healths  = []cortex.State{cortex.Healthy, cortex.Elevated, cortex.Pressured, cortex.Emergency}
+	outcomes = []struct {
+		name  string
+		count func(cortex.Stats) uint64
+	}{
+		{cortex.Neutral.String(), func(s cortex.Stats) uint64 { return s.Neutral }},
+		{cortex.Success.String(), func(s cortex.Stats) uint64 { return s.Successes }},
+		{cortex.Failed.String(), func(s cortex.Stats) uint64 { return s.Failures }},
+		{cortex.TimedOut.String(), func(s cortex.Stats) uint64 { return s.Timeouts }},
+		{cortex.Throttled.String(), func(s cortex.Stats) uint64 { return s.Throttled }},
+	}
+)
+
+// metrics writes every family. All series of a target exist from the start: their number depends on the configuration alone,
+// never on what clients send, and a rate over them has no first sample missing.
+func (a *admin) metrics(w http.ResponseWriter, _ *http.Request) {
+	rs := read(a.targets())
+	var e exposition
+	for _, f := range scalars {
+		e.begin(prefix+f.name, f.kind, f.help)
+		for i := range rs {
+			e.sample(f.value(&rs[i]), "target", rs[i].Name)
+		}
+	}
+	e.begin(prefix+"outcomes_total", "counter", "Attempts by what they said of the target's health.")
+	for _, r := range rs {
+		for _, o := range outcomes {
+			e.sample(float64(o.count(r.s)), "target", r.Name, "outcome", o.name)
+		}
+	}
+	e.begin(prefix+"rejections_total", "counter", "Calls and retries refused, by reason.")
+	for _, r := range rs {
+		for _, reason := range cortex.Reasons() {
+			e.sample(float64(r.s.Rejected(reason)), "target", r.Name, "reason", reason.String())
+		}
+	}
+	e.begin(prefix+"replays_skipped_total", "counter", "Failed calls not tried again because their body could not be sent again, by reason.")
+	for _, r := range rs {
+		for i, n := range r.traffic.ReplaysSkipped {
+			e.sample(float64(n), "target", r.Name, "reason", cortexhttp.ReplaySkip(i+1).String())
+		}
+	}
+	e.begin(prefix+"answers_total", "counter", "Answers to clients by class of their status, fallbacks and refusals included.")
+	for _, r := range rs {
+		for class, n := range r.traffic.Answers {
+			if class > 0 {
+				e.sample(float64(n), "target", r.Name, "code_class", strconv.Itoa(class)+"xx")
+			}
+		}
+	}
+	e.begin(prefix+"circuit_state", "gauge", "1 for the state the circuit is in.")
+	for _, r := range rs {
+		for _, s := range circuits {
+			e.sample(one(r.p.Circuit == s), "target", r.Name, "state", s.String())
+		}
+	}
+	e.begin(prefix+"health_state", "gauge", "1 for the health state of the target.")
+	for _, r := range rs {
+		for _, s := range healths {
+			e.sample(one(r.p.State == s), "target", r.Name, "state", s.String())
+		}
+	}
+	e.begin(prefix+"call_duration_seconds", "histogram", "Time from a call's arrival to the end of its answer, waits and retries included.")
+	for i := range rs {
+		d := &rs[i].traffic.Durations
+		e.histogram(durationBounds[:], d.Counts[:], d.Sum.Seconds(), "target", rs[i].Name)
+	}
+	e.begin(prefix+"ready", "gauge", "1 while the daemon takes traffic, 0 while it drains.")
+	e.sample(one(a.ready()))
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	w.Write(e.b) //nolint:errcheck // the scraper is gone: nobody to tell
+}
+
+// durationBounds are the bounds of [Durations] in seconds.
+var durationBounds = func() (s [len(DurationBounds)]float64) {
+	for i, d := range DurationBounds {
+		s[i] = d.Seconds()
+	}
+	return s
+}()
+
+func one(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,173 @@
+package admin
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"time"
+
+	"github.com/seed-a29ca62a/cortex"
+	"github.com/seed-a29ca62a/cortex/cortexhttp"
+)
+
+// brief is a target in the list.
+type brief struct {
+	Name      string          `json:"name"`
+	Endpoints []string        `json:"endpoints"`
+	Profile   cortex.Profile  `json:"profile"`
+	State     cortex.State    `json:"state"`
+	CPS       float64         `json:"cps"`
+	Floor     cortex.Priority `json:"floor"`
+	Circuit   string          `json:"circuit"`
+	InFlight  int             `json:"in_flight"`
+}
+
+// detail is one target. Durations are milliseconds, ratios are from 0 to 1, counts are since the engine was made.
+type detail struct {
+	Name      string         `json:"name"`
+	Endpoints []string       `json:"endpoints"`
+	Profile   cortex.Profile `json:"profile"`
+
+	State    cortex.State    `json:"state"`
+	CPS      float64         `json:"cps"`
+	Evidence float64         `json:"evidence"`
+	Floor    cortex.Priority `json:"floor"`
+	Levels   int             `json:"levels"`
+	Shed     float64         `json:"shed"`
+	Signals  five            `json:"signals"`
+	Weights  five            `json:"weights"`
+	Circuit  circuit         `json:"circuit"`
+
+	Calls      uint64            `json:"calls"`
+	Attempts   uint64            `json:"attempts"`
+	Retries    uint64            `json:"retries"`
+	Outcomes   map[string]uint64 `json:"outcomes"`
+	Rejections map[string]uint64 `json:"rejections"`
+	Stale      uint64            `json:"stale"`
+	Lost       uint64            `json:"lost"`
+	BadInput   uint64            `json:"bad_input"`
+	Fallbacks  fallbacks         `json:"fallbacks"`
+
+	InFlight  int      `json:"in_flight"`
+	Limit     float64  `json:"limit"`
+	Capacity  float64  `json:"capacity_per_second"`
+	Tokens    float64  `json:"tokens"`
+	Price     float64  `json:"price"`
+	TimeoutMS float64  `json:"timeout_ms"`
+	P99MS     float64  `json:"p99_ms"`
+	Samples   uint64   `json:"samples"`
+	WindowMS  float64  `json:"window_ms"`
+	Baseline  baseline `json:"baseline"`
+}
+
+type five struct {
+	F, L, Q, B, C float64
+}
+
+type circuit struct {
+	State       string  `json:"state"`
+	NextProbeMS float64 `json:"next_probe_ms"`
+	Generation  uint32  `json:"generation"`
+	Transitions uint64  `json:"transitions"`
+}
+
+type fallbacks struct {
+	Cache  uint64 `json:"cache"`
+	Static uint64 `json:"static"`
+}
+
+type baseline struct {
+	Learned   bool    `json:"learned"` // false while the cold start lasts
+	P99MS     float64 `json:"p99_ms"`
+	SojournMS float64 `json:"sojourn_ms"`
+	InFlight  float64 `json:"in_flight"`
+}
+
+func (a *admin) list(w http.ResponseWriter, _ *http.Request) {
+	bs := []brief{}
+	for _, t := range a.targets() {
+		p := t.Engine.Pressure()
+		bs = append(bs, brief{Name: t.Name, Endpoints: t.endpoints(), Profile: t.Engine.Config().Profile, State: p.State, CPS: p.CPS,
+			Floor: p.Floor, Circuit: p.Circuit.String(), InFlight: p.InFlight})
+	}
+	writeJSON(w, struct {
+		Targets []brief `json:"targets"`
+	}{bs})
+}
+
+func (a *admin) show(w http.ResponseWriter, r *http.Request) {
+	name := r.PathValue("name")
+	for _, t := range a.targets() {
+		if t.Name == name {
+			writeJSON(w, t.detail())
+			return
+		}
+	}
+	unknown(w, r, name)
+}
+
+func (t *Target) detail() detail {
+	c, p, s := t.Engine.Config(), t.Engine.Pressure(), t.Engine.Stats()
+	d := detail{
+		Name: t.Name, Endpoints: t.endpoints(), Profile: c.Profile,
+		State: p.State, CPS: p.CPS, Evidence: p.Evidence, Floor: p.Floor, Levels: c.Levels, Shed: p.Shed,
+		Signals: five(p.Signals), Weights: five(c.Weights),
+		Circuit: circuit{State: p.Circuit.String(), NextProbeMS: ms(p.NextProbe), Generation: p.Generation, Transitions: s.Transitions},
+		Calls:   s.Calls, Attempts: s.Attempts, Retries: s.Retries, Stale: s.Stale, Lost: s.Lost, BadInput: s.BadInput,
+		Outcomes: make(map[string]uint64, len(outcomes)), Rejections: make(map[string]uint64),
+		InFlight: p.InFlight, Limit: finite(p.Limit), Capacity: finite(p.Capacity), Tokens: finite(p.Tokens), Price: finite(p.Price),
+		TimeoutMS: ms(p.Timeout), P99MS: ms(p.P99), Samples: p.Samples, WindowMS: ms(p.Window),
+		Baseline: baseline{Learned: p.Warm, P99MS: ms(p.BaselineP99), SojournMS: ms(p.BaselineSojourn), InFlight: finite(p.BaselineInFlight)},
+	}
+	for _, o := range outcomes {
+		d.Outcomes[o.name] = o.count(s)
+	}
+	for _, reason := range cortex.Reasons() {
+		d.Rejections[reason.String()] = s.Rejected(reason)
+	}
+	if t.Traffic != nil {
+		traffic := t.Traffic()
+		d.Fallbacks = fallbacks{Cache: traffic.CacheFallbacks, Static: traffic.StaticFallbacks}
+	}
+	return d
+}
+
+func (t *Target) endpoints() []string {
+	if t.Endpoints == nil {
+		return []string{} // null is no list
+	}
+	return t.Endpoints
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// finite keeps what JSON cannot say out of it: a limit that is not bounded yet is the largest number there is.
+func finite(v float64) float64 {
+	switch {
+	case math.IsNaN(v):
+		return 0
+	case math.IsInf(v, 1):
+		return math.MaxFloat64
+	case math.IsInf(v, -1):
+		return -math.MaxFloat64
+	}
+	return v
+}
+
+func writeJSON(w http.ResponseWriter, v any) {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", "no-store")
+	w.Write(append(b, '\n')) //nolint:errcheck // whoever asked is gone: nobody to tell
+}
+
+func unknown(w http.ResponseWriter, r *http.Request, name string) {
+	cortexhttp.WriteProblem(w, r, cortexhttp.Problem{Status: http.StatusNotFound,
+		Detail: fmt.Sprintf("There is no target %q: GET /api/v1/targets lists those there are.", name)})
+}
