@@ -1,16 +1,17 @@
 package main
 
 import (
+	"context"
 	"flag"
-	"fmt"
+	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
 	"sync"
 	"time"
 
-	"github.com/seed-a29ca62a/cortex"
-	"github.com/seed-a29ca62a/cortex/cortexhttp"
+	"github.com/seed-a29ca62a/cortex/config"
+	"github.com/seed-a29ca62a/cortex/gateway"
 )
 
 // serveProxy serves the subject that args name.
@@ -22,48 +23,54 @@ func serveProxy(args []string) error {
 	if err := flags.Parse(args[1:]); err != nil {
 		return flag.ErrHelp
 	}
-	target := &url.URL{Scheme: "http", Host: *upstream}
-	var handler http.Handler
-	switch args[0] {
-	case "bare":
-		handler = newBare(target, transport(*conns))
-	case "bare+pool":
-		p := newBare(target, transport(*conns))
-		p.BufferPool = new(buffers)
-		handler = p
-	case "cortex":
-		var err error
-		if handler, err = newCortex(target, transport(*conns)); err != nil {
-			return err
-		}
-	}
-	l, err := listen(*life)
+	f, err := config.Upstream("http://"+*upstream, "127.0.0.1:0", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
-	return (&http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}).Serve(l)
-}
-
-// transport is the same for all: enough idle connections that none is made twice.
-func transport(conns int) *http.Transport {
-	return &http.Transport{MaxIdleConns: 2 * conns, MaxIdleConnsPerHost: 2 * conns, IdleConnTimeout: 90 * time.Second, DisableCompression: true}
-}
-
-func newBare(target *url.URL, t http.RoundTripper) *httputil.ReverseProxy {
-	return &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }, Transport: t}
-}
-
-// newCortex is the gateway with retries, breaker, shedding and adaptive timeout, all of them the defaults.
-func newCortex(target *url.URL, t *http.Transport) (http.Handler, error) {
-	engine, err := cortex.New(cortex.Config{Name: "upstream"})
-	if err != nil {
-		return nil, fmt.Errorf("engine: %w", err)
+	f.Targets[0].Transport.MaxIdlePerHost = 2 * *conns // none is made twice
+	if args[0] == "cortex" {
+		return serveCortex(f, *life)
 	}
-	guarded, err := cortexhttp.NewTransport(cortexhttp.TransportConfig{Engine: engine, Base: t})
-	if err != nil {
-		return nil, fmt.Errorf("transport: %w", err)
+	bare := newBare(*upstream, f.Targets[0].Transport)
+	if args[0] == "bare+pool" {
+		bare.BufferPool = new(buffers)
 	}
-	return newBare(target, guarded), nil
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	announce(l.Addr(), *life)
+	s := &http.Server{Handler: bare, ReadHeaderTimeout: f.Server.ReadHeaderTimeout, IdleTimeout: f.Server.IdleTimeout}
+	return s.Serve(l)
+}
+
+// newBare is the reverse proxy of the standard library, with the gateway's settings for connections and its X-Forwarded
+// headers.
+func newBare(upstream string, c config.Transport) *httputil.ReverseProxy {
+	target := &url.URL{Scheme: "http", Host: upstream}
+	return &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(target)
+			r.SetXForwarded()
+		},
+		Transport: &http.Transport{
+			DialContext:         (&net.Dialer{Timeout: c.DialTimeout}).DialContext,
+			DisableCompression:  true,
+			MaxIdleConnsPerHost: c.MaxIdlePerHost,
+			IdleConnTimeout:     c.IdleTimeout,
+		},
+	}
+}
+
+// serveCortex serves what cortex serve --upstream does: retries, breaker, shedding and adaptive timeout are on, all of them
+// with their defaults, and the admin port is there.
+func serveCortex(f *config.File, life time.Duration) error {
+	s, err := gateway.Listen(f, gateway.Options{})
+	if err != nil {
+		return err
+	}
+	announce(s.Addr(), life)
+	return s.Run(context.Background())
 }
 
 // buffers is what ReverseProxy copies bodies through.

@@ -23,10 +23,11 @@ func serveUpstream(args []string) error {
 	}
 	answer := fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: %d\r\n\r\n%s",
 		*size, bytes.Repeat([]byte{'x'}, *size))
-	l, err := listen(*life)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
+	announce(l.Addr(), *life)
 	for {
 		c, err := l.Accept()
 		if err != nil {
