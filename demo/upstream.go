@@ -11,8 +11,8 @@ import (
 type phase struct {
 	name   string
 	length time.Duration
-	hang   bool          // nothing is answered before the phase is over
-	factor float64       // service time × this
+	hang   bool    // nothing is answered before the phase is over
+	factor float64 // service time × this
 }
 
 // timeline is what happens to both upstreams, about 30 s in all.

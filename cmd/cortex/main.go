@@ -63,7 +63,6 @@ func newRoot() *cobra.Command {
 		Example:       "  cortex demo\n  cortex serve --upstream http://127.0.0.1:9000\n  cortex explain --failure-rate 0.5 --queue 80/100",
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          cobra.NoArgs,
 	}
 	root.AddCommand(newServe(), newValidate(), newExplain(), newDemo(), newVersion())
 	return root
