@@ -1,0 +1,268 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// service is a target of the kind that real ones are: so many workers, a queue before them, and work that is done although
+// its client has gone.
+type service struct {
+	workers  chan struct{}
+	takes    atomic.Int64                  // ns an answer
+	hung     atomic.Pointer[chan struct{}] // closed when it goes on; nil = it does not hang
+	attempts atomic.Int64
+}
+
+func newService(workers int, takes time.Duration) *service {
+	s := &service{workers: make(chan struct{}, workers)}
+	s.takes.Store(int64(takes))
+	return s
+}
+
+func (s *service) hang() {
+	c := make(chan struct{})
+	s.hung.Store(&c)
+}
+
+func (s *service) resume() { close(*s.hung.Swap(nil)) }
+
+func (s *service) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	s.attempts.Add(1)
+	s.workers <- struct{}{}
+	defer func() { <-s.workers }()
+	if c := s.hung.Load(); c != nil {
+		<-*c
+	}
+	time.Sleep(time.Duration(s.takes.Load())) // virtual, but in the test that is about real time
+	w.WriteHeader(http.StatusOK)
+}
+
+// storm is an open load on a gateway with a fault of the service in its middle.
+type storm struct {
+	service              *service
+	rate                 float64 // calls a second, Poisson
+	deadline             time.Duration
+	before, fault, after time.Duration
+	begin, end           func()
+	mix                  []share
+	seed                 uint64
+	trace                func(at time.Duration) // called every 100 ms
+}
+
+type share struct {
+	priority int
+	of       float64
+}
+
+// outcome is what became of one call.
+type outcome struct {
+	at       time.Duration // from the beginning of the fault
+	priority int
+	good     bool // the target's own 200, in time
+	status   int
+	took     time.Duration
+}
+
+type weather struct {
+	storm
+	calls    []outcome
+	attempts int64 // at the service during the fault
+}
+
+func (s storm) run(url string, c *http.Client) weather {
+	w := weather{storm: s}
+	rng := rand.New(rand.NewPCG(s.seed, 7))
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	began := time.Now()
+	now := func() time.Duration { return time.Since(began) - s.before }
+	var marks []int64
+	mark := func(at time.Duration, do func()) {
+		wg.Go(func() {
+			time.Sleep(at)
+			if do != nil {
+				do()
+			}
+			mu.Lock()
+			marks = append(marks, s.service.attempts.Load())
+			mu.Unlock()
+		})
+	}
+	mark(s.before, s.begin)
+	mark(s.before+s.fault, s.end)
+	total := s.before + s.fault + s.after
+	if s.trace != nil {
+		wg.Go(func() {
+			for at := now(); at < s.fault+s.after; at = now() {
+				s.trace(at)
+				time.Sleep(100 * time.Millisecond)
+			}
+		})
+	}
+	next := time.Duration(0)
+	for {
+		next += time.Duration(rng.ExpFloat64() / s.rate * float64(time.Second))
+		if next >= total {
+			break
+		}
+		time.Sleep(time.Until(began.Add(next)))
+		p := s.pick(rng)
+		wg.Go(func() {
+			o := outcome{at: now(), priority: p}
+			o.status, o.good = s.call(c, url, p)
+			o.took = now() - o.at
+			mu.Lock()
+			w.calls = append(w.calls, o)
+			mu.Unlock()
+		})
+	}
+	wg.Wait()
+	w.attempts = marks[1] - marks[0]
+	return w
+}
+
+func (s storm) pick(rng *rand.Rand) int {
+	u := rng.Float64()
+	for _, m := range s.mix {
+		if u -= m.of; u < 0 {
+			return m.priority
+		}
+	}
+	return 5
+}
+
+func (s storm) call(c *http.Client, url string, priority int) (status int, good bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), s.deadline)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, "GET", url, nil)
+	if err != nil {
+		panic(err)
+	}
+	r.Header.Set("X-Priority", strconv.Itoa(priority))
+	res, err := c.Do(r)
+	if err != nil {
+		return 0, false
+	}
+	defer res.Body.Close()
+	if _, err := io.Copy(io.Discard, res.Body); err != nil {
+		return 0, false
+	}
+	return res.StatusCode, res.StatusCode == http.StatusOK && res.Header.Get("Cortex-Fallback") == ""
+}
+
+// offered counts the calls offered from from to to, and the good ones among them; of one priority, or all for -1.
+func (w weather) offered(from, to time.Duration, priority int) (n, good int) {
+	for _, o := range w.calls {
+		if o.at >= from && o.at < to && (priority < 0 || o.priority == priority) {
+			n++
+			if o.good {
+				good++
+			}
+		}
+	}
+	return n, good
+}
+
+func (w weather) goodput(from, to time.Duration, priority int) float64 {
+	n, good := w.offered(from, to, priority)
+	return float64(good) / float64(max(n, 1))
+}
+
+// recovered is how long after the end of the fault the calls of each following half second were 99 % good, for good.
+func (w weather) recovered() time.Duration {
+	const step = 500 * time.Millisecond
+	for at := w.fault + w.after - step; at >= w.fault; at -= step {
+		if w.goodput(at, at+step, -1) < 0.99 {
+			return at + step - w.fault
+		}
+	}
+	return 0
+}
+
+func (w weather) String() string {
+	var b strings.Builder
+	n, good := w.offered(0, w.fault, -1)
+	before, after := w.goodput(-w.before, 0, -1), w.goodput(w.fault+3*time.Second, w.fault+w.after, -1)
+	fmt.Fprintf(&b, "before %.4f; in the fault %d offered, %d good (%.4f), %d attempts (%.1f %%); recovered after %v; from 3 s on %.4f\n",
+		before, n, good, float64(good)/float64(max(n, 1)), w.attempts, 100*float64(w.attempts)/float64(max(n, 1)), w.recovered(), after)
+	for _, m := range w.mix {
+		n, good := w.offered(0, w.fault, m.priority)
+		fmt.Fprintf(&b, "  priority %d: %d of %d good in the fault (%.4f)\n", m.priority, good, n, float64(good)/float64(max(n, 1)))
+	}
+	return b.String()
+}
+
+// stormConfig is the configuration of DESIGN.md, section 6, for another endpoint.
+func stormConfig(endpoint string) string {
+	return `
+targets:
+  payments:
+    endpoints: [` + endpoint + `]
+    profile: adaptive
+    retry: { max_retries: 3, base_delay: 100ms, max_delay: 30s }
+    timeout: { min: 50ms, max: 5s, bootstrap: 1s }
+routes:
+  - path: /
+    target: payments
+    priority: { header: X-Priority, trust: [127.0.0.0/8], default: 5 }
+    fallback: { static: { status: 202, body: '{"status":"pending"}', content_type: application/json } }
+`
+}
+
+var articlesMix = []share{{9, 0.1}, {7, 0.3}, {5, 0.4}, {2, 0.2}}
+
+func hangStorm(seed uint64) storm {
+	s := newService(10, 25*time.Millisecond)
+	return storm{service: s, rate: 300, deadline: 3 * time.Second, before: 10 * time.Second, fault: 10 * time.Second,
+		after: 10 * time.Second, begin: s.hang, end: s.resume, mix: articlesMix, seed: seed}
+}
+
+func slowStorm(seed uint64) storm {
+	s := newService(10, 25*time.Millisecond)
+	return storm{service: s, rate: 300, deadline: 3 * time.Second, before: 10 * time.Second, fault: 10 * time.Second,
+		after: 10 * time.Second, mix: articlesMix, seed: seed,
+		begin: func() { s.takes.Store(int64(100 * time.Millisecond)) },
+		end:   func() { s.takes.Store(int64(25 * time.Millisecond)) }}
+}
+
+// inMemory runs a storm in a world in virtual time.
+func inMemory(t *testing.T, w *world, s storm) weather {
+	w.serve("up.test:80", s.service)
+	g := w.gateway(stormConfig("http://up.test:80"))
+	if testing.Verbose() {
+		s.trace = func(at time.Duration) {
+			e := g.Targets()[0].Engine
+			p, st := e.Pressure(), e.Stats()
+			t.Logf("%6.1fs cps %.2f F %.2f L %.2f Q %.2f B %.2f %s shed %.2f floor %d in flight %d limit %.1f timeout %v calls %d attempts %d ok %d timeouts %d",
+				at.Seconds(), p.CPS, p.Signals.F, p.Signals.L, p.Signals.Q, p.Signals.B, p.Circuit, p.Shed, p.Floor, p.InFlight, p.Limit,
+				p.Timeout.Round(time.Millisecond), st.Calls, st.Attempts, st.Successes, st.Timeouts)
+		}
+	}
+	tr := &http.Transport{DialContext: w.dialFrom(trusted), MaxIdleConnsPerHost: 1000, DisableCompression: true}
+	defer tr.CloseIdleConnections()
+	return s.run("http://gateway.test:80/pay", &http.Client{Transport: tr})
+}
+
+func TestHangDoesNotStormTheUpstream(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		r := inMemory(t, w, hangStorm(1))
+		t.Logf("hang: %v", r)
+	})
+}
+
+func TestOverloadShedsByPriority(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		r := inMemory(t, w, slowStorm(1))
+		t.Logf("slow: %v", r)
+	})
+}
