@@ -12,6 +12,9 @@ import (
 	"github.com/seed-a29ca62a/cortex/timeout"
 )
 
+// rigSeeds is how many runs of the rig a scenario is judged by.
+var rigSeeds = 3
+
 // A rig drives an engine in virtual time against a model of a target: workers, a FIFO queue, work that is done although its
 // client has gone (the rig of the project's scenario suite). It exists to hold the law to what it promises on every test run;
 // the laboratory proper compares policies.
@@ -361,11 +364,8 @@ func TestATrickleIsNeverRefused(t *testing.T) {
 func TestAdaptiveLawReachesTheOracle(t *testing.T) {
 	for _, s := range scenarios {
 		t.Run(s.name, func(t *testing.T) {
-			sum, seeds := 0.0, 3
-			if testing.Short() {
-				seeds = 1
-			}
-			for seed := range seeds {
+			sum := 0.0
+			for seed := range rigSeeds {
 				g := standard(uint64(seed))
 				s.change(g)
 				o := g.run(t)
@@ -392,7 +392,7 @@ func TestAdaptiveLawReachesTheOracle(t *testing.T) {
 					t.Errorf("seed %d: %d transitions", seed, o.transitions)
 				}
 			}
-			if g := sum / float64(seeds); g < 0.99*s.oracle {
+			if g := sum / float64(rigSeeds); g < 0.99*s.oracle {
 				t.Errorf("goodput %.4f is %.3f of the oracle's %.4f", g, g/s.oracle, s.oracle)
 			}
 		})
@@ -415,7 +415,7 @@ func TestASlowTargetIsNotTakenForADeadOne(t *testing.T) {
 		{20, 2, 4, 0.8, 0}, {5, 2, 4, 0.95, 0},
 	} {
 		t.Run(fmt.Sprintf("%v calls a second, service × %v", c.rate, c.factor), func(t *testing.T) {
-			for seed := range uint64(3) {
+			for seed := range uint64(rigSeeds) {
 				g := standard(seed)
 				g.rate, g.peak, g.adaptive = func(float64) float64 { return c.rate }, c.rate, true
 				g.workers = func(float64) int { return c.workers }
