@@ -40,9 +40,8 @@ func (a *attempt) classify(c *call, err error) (class cortex.Class, untouched, f
 	switch {
 	case c.body != nil && c.body.failure() != nil: // the caller's fault
 		return neutral, false, false
-	case below(err): // another guard has tried, or refused
-		class = c.set.classify(err)
-		return class, false, true
+	case below(err):
+		return c.set.classify(err), false, !leftToUs(err)
 	case errors.Is(err, errStale):
 		return cortex.Class{Outcome: cortex.Neutral, Retryable: true}, true, false
 	case distrusted(err):
@@ -69,6 +68,12 @@ func below(err error) bool {
 	}
 	_, ok := errors.AsType[*cortex.Rejection](err)
 	return ok
+}
+
+// leftToUs reports whether the guard below made no retries because this one does.
+func leftToUs(err error) bool {
+	e, ok := errors.AsType[*cortex.CallError](err)
+	return ok && e.Reason == cortex.ReasonRetriedAbove
 }
 
 // unconnected reports whether the attempt failed before it had a connection. Where it had one for a part of its time, some
