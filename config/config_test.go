@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -228,6 +229,32 @@ func TestPriorityHeaderIsTrustedFromLoopbackUnlessSaidOtherwise(t *testing.T) {
 	f := parse(t, target+"routes: [{path: /, priority: {header: X-Priority}}]")
 	if p := f.Routes[0].Priority; fmt.Sprint(p.Trust) != "[127.0.0.0/8 ::1/128]" || p.Default != 5 {
 		t.Errorf("%+v", p)
+	}
+}
+
+// What looks close to a problem and is none.
+func TestAccepted(t *testing.T) {
+	for name, text := range map[string]string{
+		"highest priority":       target + "routes: [{path: /, priority: 10}]",
+		"highest tier":           target + "routes: [{path: /, priority: {header: a, tiers: {x: 10, y: 0}}}]",
+		"any free port twice":    "listen: :0\nadmin: {listen: ':0'}\n" + target,
+		"one port, two hosts":    "listen: 127.0.0.1:80\nadmin: {listen: 127.0.0.2:80}\n" + target,
+		"admin off":              "listen: :9095\nadmin: {enabled: false}\n" + target,
+		"same port, other host":  "listen: :9000\ntargets: {a: {endpoints: [http://10.0.0.1:9000]}}",
+		"http and https":         "targets: {a: {endpoints: [http://h, https://h, 'http://h/x', 'https://h:80']}}",
+		"one path, two methods":  target + "routes: [{path: /, methods: [GET]}, {path: /, methods: [POST]}, {path: /}]",
+		"empty blocks":           "admin:\nlog: {}\ndrain: # nothing\n" + target,
+		"quoted duration":        "drain: {timeout: '5s'}\n" + target,
+		"anchor nobody asks for": "log: &x {level: info}\n" + target,
+		"204 without a body":     target + "routes: [{path: /, fallback: {static: {status: 204}}}]",
+	} {
+		if _, err := config.Parse("t.yaml", []byte(text)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	c, err := parse(t, "targets: {a: {endpoints: [http://h], remote: {trust: -0.0}}}").Engine("a")
+	if err != nil || math.Signbit(c.RemoteTrust) {
+		t.Errorf("trust of −0: %v, %v", c.RemoteTrust, err)
 	}
 }
 

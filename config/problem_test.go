@@ -109,6 +109,19 @@ t.yaml:4:33: targets.a.breaker.theta_slow: 0.98: want between 0.01 and 0.9316 (a
 		"not a host":             {"listen: \"a b:80\"\n" + target, "t.yaml:1:1: listen: a b:80: not a host: want host:port, such as 127.0.0.1:8080, or :8080 for all interfaces"},
 		"admin on the same port": {"listen: :9095\n" + target, "t.yaml:1:1: admin.listen: 127.0.0.1:9095: the same port as listen, :9095: want another"},
 
+		"admin on all interfaces": {"admin: {listen: ':8080'}\n" + target,
+			"t.yaml:1:9: admin.listen: :8080: the same port as listen, 127.0.0.1:8080: want another"},
+		"admin by another name": {"admin: {listen: localhost:8080}\n" + target,
+			"t.yaml:1:9: admin.listen: localhost:8080: the same port as listen, 127.0.0.1:8080: want another"},
+		"port of an endpoint": {"targets: {a: {endpoints: ['http://h:65536', 'https://h:']}}",
+			`t.yaml:1:27: targets.a.endpoints[0]: http://h:65536: not a port from 1 to 65535: want http://host:port or https://host:port, perhaps with a path
+t.yaml:1:45: targets.a.endpoints[1]: https://h:: not a port from 1 to 65535: want http://host:port or https://host:port, perhaps with a path`},
+		"host of an endpoint": {"targets: {a: {endpoints: ['http:///x', 'http:h']}}",
+			`t.yaml:1:27: targets.a.endpoints[0]: http:///x: no host: want http://host:port or https://host:port, perhaps with a path
+t.yaml:1:40: targets.a.endpoints[1]: http:h: no host: want http://host:port or https://host:port, perhaps with a path`},
+		"nested too deeply": {"log: " + strings.Repeat("[", 20) + strings.Repeat("]", 20) + "\n" + target,
+			"t.yaml:1:1: log: a list: want a block of keys\nt.yaml:1:25: log" + strings.Repeat("[0]", 19) + ": nested too deeply"},
+
 		"no endpoints":   {"targets:\n  a: {}\n", "t.yaml:2:3: targets.a.endpoints: missing: want at least one URL such as http://127.0.0.1:9000"},
 		"empty target":   {"targets:\n  a:\n", "t.yaml:2:3: targets.a.endpoints: missing: want at least one URL such as http://127.0.0.1:9000"},
 		"zero endpoints": {"targets:\n  a: {endpoints: []}\n", "t.yaml:2:7: targets.a.endpoints: an empty list: want a list of 1 to 100 URLs, or leave the key out"},

@@ -71,7 +71,7 @@ func TestRandomFilesPrintAsThemselves(t *testing.T) {
 	r := rand.New(rand.NewPCG(6, 9))
 	odd := []rune(" \t\r\n\x00\x1b\x7f\u0085\u00a0\u2028\ufeff\ufffd#:-?'\"\\%@`|>&*!{}[],aé漢😀0")
 	good := 0
-	for range 2000 {
+	for range 500 {
 		var body strings.Builder
 		for range r.IntN(12) {
 			body.WriteRune(odd[r.IntN(len(odd))])
@@ -107,7 +107,7 @@ func TestRandomFilesPrintAsThemselves(t *testing.T) {
 			t.Fatalf("%v\nof\n%s", err, text)
 		}
 	}
-	if good < 200 {
+	if good < 50 {
 		t.Errorf("only %d files were good", good)
 	}
 }

@@ -208,7 +208,7 @@ func (v number) read(d *decoder, n *yaml.Node, at place) {
 		d.problem(at, "%s: out of range: want %s", show(s), v.kind())
 		return
 	}
-	*v.p = f + 0 // of −0, which is in range, 0
+	*v.p = f
 }
 
 func (v number) write() *yaml.Node { return scalarNode(formatNumber(*v.p)) }
