@@ -61,7 +61,7 @@ func sorted(problems []Problem) Errors {
 	if over := len(problems) - maxProblems; over > 0 {
 		last := problems[maxProblems-1]
 		problems = append(problems[:maxProblems:maxProblems], Problem{
-			File: last.File, Line: last.Line, Message: fmt.Sprintf("and %d more problems from here on", over),
+			File: last.File, Line: last.Line, Column: last.Column, Message: fmt.Sprintf("and %d more problems from here on", over),
 		})
 	}
 	return problems

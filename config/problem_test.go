@@ -267,7 +267,7 @@ func TestManyProblemsAreCutShort(t *testing.T) {
 		fmt.Fprintf(&b, "key%d: 1\n", i)
 	}
 	found := problems(t, b.String())
-	if last := found[len(found)-1]; len(found) != 101 || last.String() != "t.yaml:99: and 151 more problems from here on" {
+	if last := found[len(found)-1]; len(found) != 101 || last.String() != "t.yaml:99:1: and 151 more problems from here on" {
 		t.Errorf("%d problems, the last %s", len(found), last)
 	}
 }
