@@ -82,5 +82,5 @@ func say(w http.ResponseWriter, status int, text string) {
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	w.Write([]byte(text)) //nolint:errcheck // whoever asked is gone: nobody to tell
+	w.Write([]byte(text))
 }

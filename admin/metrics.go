@@ -144,7 +144,7 @@ func (a *admin) metrics(w http.ResponseWriter, _ *http.Request) {
 	e.begin(prefix+"ready", "gauge", "1 while the daemon takes traffic, 0 while it drains.")
 	e.sample(one(a.ready()))
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	w.Write(e.b) //nolint:errcheck // the scraper is gone: nobody to tell
+	w.Write(e.b)
 }
 
 // durationBounds are the bounds of [Durations] in seconds.

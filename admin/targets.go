@@ -164,7 +164,7 @@ func writeJSON(w http.ResponseWriter, v any) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Cache-Control", "no-store")
-	w.Write(append(b, '\n')) //nolint:errcheck // whoever asked is gone: nobody to tell
+	w.Write(append(b, '\n'))
 }
 
 func unknown(w http.ResponseWriter, r *http.Request, name string) {

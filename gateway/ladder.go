@@ -204,7 +204,7 @@ func bodyAllowed(status int) bool {
 
 // substitute puts a fallback in the place of the target's own answer, which nobody will read.
 func substitute(r *http.Request, res *http.Response, a fallback.Result[*stored]) {
-	res.Body.Close() //nolint:errcheck // its outcome is known
+	res.Body.Close()
 	fill(res.Header, a)
 	res.StatusCode, res.Status = a.Value.status, ""
 	res.Trailer = nil

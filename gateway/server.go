@@ -36,24 +36,36 @@ type Server struct {
 // Listen makes the gateway of a configuration and opens its ports. The error names the port that could not be opened or what
 // of the configuration cannot be used. Run or Close the server.
 func Listen(f *config.File, o Options) (*Server, error) {
+	front, err := listen("listen", f.Listen)
+	if err != nil {
+		return nil, err
+	}
+	var adminPort net.Listener
+	if f.Admin.Enabled {
+		if adminPort, err = listen("admin.listen", f.Admin.Listen); err != nil {
+			front.Close()
+			return nil, err
+		}
+	}
+	s, err := newServer(f, o, front, adminPort)
+	if err != nil {
+		front.Close()
+		if adminPort != nil {
+			adminPort.Close()
+		}
+		return nil, err
+	}
+	return s, nil
+}
+
+// newServer makes a server on ports that are open.
+func newServer(f *config.File, o Options, front, adminPort net.Listener) (*Server, error) {
 	g, err := New(f, o)
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{gateway: g, drain: f.Drain, log: g.log}
-	if s.frontPort, err = listen("listen", f.Listen); err != nil {
-		g.Close()
-		return nil, err
-	}
-	if f.Admin.Enabled {
-		if s.adminPort, err = listen("admin.listen", f.Admin.Listen); err != nil {
-			s.frontPort.Close() //nolint:errcheck // the other error is told
-			g.Close()
-			return nil, err
-		}
-	}
 	ctx, cut := context.WithCancel(context.Background())
-	s.cut = cut
+	s := &Server{gateway: g, drain: f.Drain, log: g.log, frontPort: front, adminPort: adminPort, cut: cut}
 	// What is wrong with a connection is the client's affair; at the level at which one looks for it, it is there.
 	faults := slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)
 	s.front = &http.Server{
@@ -174,7 +186,7 @@ func (s *Server) Close() {
 	s.cut() // ends upgraded connections too, which the server does not know of
 	for _, c := range []io.Closer{s.front, s.admin, s.frontPort, s.adminPort} {
 		if c != nil {
-			c.Close() //nolint:errcheck // there is nothing to be done about it, and Serve returns its own
+			c.Close()
 		}
 	}
 	s.gateway.Close()
