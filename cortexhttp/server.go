@@ -276,7 +276,7 @@ func (h *handler) pressureText(engine *cortex.Engine) string {
 		return FormatPressure(engine.Pressure())
 	}
 	now := h.clock()
-	if l := h.said.Load(); l != nil && now >= l.at && now-l.at < pressureAge {
+	if l := h.said.Load(); l != nil && now-l.at < pressureAge {
 		return l.text
 	}
 	l := &pressureLine{now, FormatPressure(engine.Pressure())}

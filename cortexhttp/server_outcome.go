@@ -27,28 +27,20 @@ func statusOutcome(status int) cortex.Outcome {
 }
 
 // grpcOutcome is what the status of a gRPC answer says, whose HTTP status is 200 whatever happened; ok is false for an answer
-// that has none.
+// that has none. h is the answer's header with what was added to it as trailers.
 func grpcOutcome(h http.Header) (o cortex.Outcome, ok bool) {
-	if !strings.HasPrefix(h.Get("Content-Type"), "application/grpc") {
+	if v := h["Content-Type"]; len(v) == 0 || !strings.HasPrefix(v[0], "application/grpc") {
 		return 0, false
 	}
-	code := h.Get("Grpc-Status")
-	if code == "" {
-		code = h.Get(http.TrailerPrefix + "Grpc-Status")
+	const key, trailer = "Grpc-Status", http.TrailerPrefix + "Grpc-Status"
+	if code, there := single(h, trailer); there { // not announced
+		h = http.Header{key: {code}}
 	}
-	switch code {
-	case "":
-		return 0, false
-	case "1": // Canceled
-		return cortex.Neutral, true
-	case "4": // DeadlineExceeded
-		return cortex.TimedOut, true
-	case "8": // ResourceExhausted
-		return cortex.Throttled, true
-	case "2", "13", "14", "15": // Unknown, Internal, Unavailable, DataLoss
-		return cortex.Failed, true
+	c, ok := grpcClass(h)
+	if canceled, _ := single(h, key); ok && c.Outcome == cortex.Neutral && canceled != "1" {
+		return cortex.Success, true // finds fault with the request: an answer, as a 404 is
 	}
-	return cortex.Success, true
+	return c.Outcome, ok
 }
 
 // endless tells whether an answer goes on until somebody leaves: an event stream, a tunnel.
