@@ -234,7 +234,7 @@ func TestDelayIsCutToWhatFits(t *testing.T) {
 func TestOverallDeadlineEndsTheCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, op := range map[string]func(context.Context) (int, error){
-			"fails":       func(context.Context) (int, error) { return 0, errBoom },
+			"fails": func(context.Context) (int, error) { return 0, errBoom },
 			"fails later": func(ctx context.Context) (int, error) {
 				select {
 				case <-time.After(700 * ms):
@@ -242,7 +242,7 @@ func TestOverallDeadlineEndsTheCall(t *testing.T) {
 				}
 				return 0, errBoom
 			},
-			"hangs":       func(ctx context.Context) (int, error) { <-ctx.Done(); return 0, ctx.Err() },
+			"hangs": func(ctx context.Context) (int, error) { <-ctx.Done(); return 0, ctx.Err() },
 			"hangs, with an error of its own": func(ctx context.Context) (int, error) {
 				<-ctx.Done()
 				return 0, errors.New("driver: connection reset")

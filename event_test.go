@@ -214,3 +214,19 @@ func TestDecisionsAreToldWithTheirNumbers(t *testing.T) {
 		t.Error(text)
 	}
 }
+
+func TestArticleAnnouncesHalfOpen(t *testing.T) {
+	var seen []breaker.State
+	e, clock := virtual(t, cortex.Config{Profile: cortex.Article, OnStateChange: func(s cortex.StateChange) { seen = append(seen, s.To) }})
+	attempts(t, e, clock, 1, ms, cortex.Failed)
+	clock.advance(120 * time.Second)
+	p := admit(t, e, 10)
+	n := testing.AllocsPerRun(100, func() { e.Admit(nil, 10) })
+	if n > 0 {
+		t.Errorf("%v allocations a refusal while half-open", n)
+	}
+	p.Record(cortex.Success)
+	if len(seen) != 3 || seen[1] != breaker.HalfOpen {
+		t.Errorf("states told: %v", seen)
+	}
+}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed-a29ca62a/cortex"
 	"github.com/seed-a29ca62a/cortex/breaker"
+	"github.com/seed-a29ca62a/cortex/limit"
 	"github.com/seed-a29ca62a/cortex/timeout"
 )
 
@@ -524,4 +525,55 @@ func TestClockSetBackOrAheadFreezesNothing(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestSlowTimeoutsOpenTheCircuit(t *testing.T) {
+	for _, every := range []time.Duration{500 * ms, 1100 * ms, 1500 * ms, 2 * time.Second, 3 * time.Second, 5 * time.Second} {
+		e, clock := virtual(t, cortex.Config{})
+		n := 0
+		for e.Pressure().Circuit == breaker.Closed && n < 100 {
+			n++
+			attempts(t, e, clock, 1, every, cortex.TimedOut)
+		}
+		if n == 100 {
+			t.Errorf("still closed after %d timeouts in a row, one every %v", n, every)
+		}
+	}
+}
+
+func TestOldOutcomesAreNotFreshEvidence(t *testing.T) {
+	for _, profile := range []cortex.Profile{cortex.Adaptive, cortex.Article} {
+		for _, o := range []cortex.Outcome{cortex.Failed, cortex.TimedOut} {
+			e, clock := virtual(t, cortex.Config{Profile: profile, Breaker: breaker.Config{Threshold: 0.999}, Limit: limit.Config{Off: limit.Circuit}})
+			var flight []*cortex.Permit
+			for range 19 {
+				flight = append(flight, admit(t, e, 5))
+			}
+			clock.advance(100 * ms)
+			for _, p := range flight {
+				p.Record(o)
+			}
+			clock.advance(time.Hour) // nobody calls
+			if p := e.Pressure(); p.CPS != 0 || p.Signals.F != 0 {
+				t.Errorf("%v, %v: an hour after the last failure F = %v, L = %v, cps %v", profile, o, p.Signals.F, p.Signals.L, p.CPS)
+			}
+		}
+	}
+}
+
+func TestOldSuccessesDoNotDiluteFreshFailures(t *testing.T) {
+	e, clock := virtual(t, cortex.Config{})
+	var flight []*cortex.Permit
+	for range 19 {
+		flight = append(flight, admit(t, e, 5))
+	}
+	clock.advance(100 * ms)
+	for _, p := range flight {
+		p.Record(cortex.Success)
+	}
+	clock.advance(time.Hour)
+	attempts(t, e, clock, 10, 10*ms, cortex.Failed)
+	if f := e.Pressure().Signals.F; f != 1 {
+		t.Errorf("ten failures of ten in the last hour, and F = %v", f)
+	}
 }

@@ -163,3 +163,22 @@ func TestNamesInTextAndJSON(t *testing.T) {
 		}
 	}
 }
+
+// A decision on numbers that are none still has numbers in it: JSON has no NaN.
+func TestDecisionOnNonsenseIsStillJSON(t *testing.T) {
+	nan := math.NaN()
+	d := cortex.Situation{Profile: cortex.Article, Signals: cortex.Signals{F: nan, L: math.Inf(1), Q: -3, B: 17}, Priority: 5, MaxRetries: 3,
+		Retryable: true, Tokens: 10, Price: 1}.Decide(func() float64 { return 0 })
+	if _, err := json.Marshal(d.Signals); err != nil {
+		t.Error(err)
+	}
+	if !d.Retry || d.CPS != 0.15 {
+		t.Errorf("%+v", d)
+	}
+	for _, s := range []cortex.Situation{{Tokens: nan, Price: 1}, {Tokens: 1, Price: nan}} {
+		s.Retryable, s.MaxRetries = true, 3
+		if d := s.Decide(func() float64 { return 0 }); d.Reason != cortex.ReasonBudget {
+			t.Errorf("tokens %v at a price of %v: %v", s.Tokens, s.Price, d.Reason)
+		}
+	}
+}
