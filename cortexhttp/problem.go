@@ -38,8 +38,9 @@ type Readings struct {
 	Priority cortex.Priority `json:"priority"`
 	Floor    cortex.Priority `json:"floor"` // calls of a priority below it are shed
 	CPS      float64         `json:"cps"`
-	State    string          `json:"state"`   // name of the cortex.State
-	Circuit  string          `json:"circuit"` // closed, half-open or open
+	Evidence float64         `json:"evidence"` // the score without the circuit's own part
+	State    string          `json:"state"`    // name of the cortex.State
+	Circuit  string          `json:"circuit"`  // closed, half-open or open
 	Signals  cortex.Signals  `json:"signals"`
 }
 
@@ -54,7 +55,7 @@ func RejectionProblem(rej *cortex.Rejection) Problem {
 		Reason:       rej.Reason.String(),
 		RetryAfterMS: max(1, roundUp(rej.RetryAfter, time.Millisecond)),
 		Readings: &Readings{
-			Target: rej.Target, Priority: rej.Priority, Floor: rej.Floor, CPS: rej.CPS,
+			Target: rej.Target, Priority: rej.Priority, Floor: rej.Floor, CPS: rej.CPS, Evidence: rej.Evidence,
 			State: cortex.StateOf(rej.CPS).String(), Circuit: rej.Circuit.String(),
 			Signals: rej.Signals,
 		},
@@ -110,7 +111,7 @@ func problemAnswer(p Problem) *answer {
 	}
 	if p.Readings != nil {
 		seen := *p.Readings
-		seen.CPS = places4(seen.CPS)
+		seen.CPS, seen.Evidence = places4(seen.CPS), places4(seen.Evidence)
 		s := &seen.Signals
 		s.F, s.L, s.Q, s.B, s.C = places4(s.F), places4(s.L), places4(s.Q), places4(s.B), places4(s.C)
 		p.Readings = &seen

@@ -15,7 +15,7 @@ import (
 )
 
 func TestProblemGoesThereAndBack(t *testing.T) {
-	rej := &cortex.Rejection{Target: "ledger", Reason: cortex.ReasonCircuitOpen, Priority: 5, Floor: 3, CPS: 0.7213,
+	rej := &cortex.Rejection{Target: "ledger", Reason: cortex.ReasonCircuitOpen, Priority: 5, Floor: 3, CPS: 0.7213, Evidence: 0.6516,
 		Signals: cortex.Signals{F: 0.9, L: 1, Q: 0.25, B: 0.1, C: 1}, Circuit: breaker.Open, RetryAfter: 1234567 * time.Microsecond}
 	w := httptest.NewRecorder()
 	WriteRejection(w, httptest.NewRequest("GET", "/", nil), rej)
@@ -25,7 +25,7 @@ func TestProblemGoesThereAndBack(t *testing.T) {
 	}
 	want := Problem{Type: ProblemTypes + "circuit-open", Title: "The circuit is open", Status: 503,
 		Detail: "Nothing but probes is let through until one of them succeeds.", Reason: "CIRCUIT_OPEN", RetryAfterMS: 1235,
-		Readings: &Readings{Target: "ledger", Priority: 5, Floor: 3, CPS: 0.7213, State: "PRESSURED", Circuit: "open", Signals: rej.Signals}}
+		Readings: &Readings{Target: "ledger", Priority: 5, Floor: 3, CPS: 0.7213, Evidence: 0.6516, State: "PRESSURED", Circuit: "open", Signals: rej.Signals}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("read back %+v %+v\nwant %+v %+v", got, got.Readings, want, want.Readings)
 	}
@@ -61,7 +61,7 @@ func TestProblemSurvivesAnything(t *testing.T) {
 		"huge status":      {Status: 1 << 40},
 		"strange status":   {Status: 599},
 		"negative numbers": {Status: 503, RetryAfterMS: math.MinInt64, Attempts: -1},
-		"not numbers": {Status: 503, Reason: "SHED_LOW_PRIORITY", Readings: &Readings{CPS: nan,
+		"not numbers": {Status: 503, Reason: "SHED_LOW_PRIORITY", Readings: &Readings{CPS: nan, Evidence: inf,
 			Signals: cortex.Signals{F: inf, L: -inf, Q: nan, B: 1e300, C: -1}}},
 		"not text":   {Status: 503, Detail: "\xff\x00<script>", Reason: "A\r\nB: C"},
 		"longest":    {Status: 503, RetryAfterMS: math.MaxInt64},

@@ -119,7 +119,7 @@ func TestHandlerRefusesWithAProblem(t *testing.T) {
 		"type": ProblemTypes + "shed-low-priority", "title": "Shed under pressure", "status": 503.0,
 		"detail": "Calls of a priority below 7 are shed at the moment; this one has 3.",
 		"reason": "SHED_LOW_PRIORITY", "retry_after_ms": 1000.0,
-		"target": "api", "priority": 3.0, "floor": 7.0, "cps": 0.7, "state": "PRESSURED", "circuit": "closed",
+		"target": "api", "priority": 3.0, "floor": 7.0, "cps": 0.7, "evidence": 0.7778, "state": "PRESSURED", "circuit": "closed",
 	}
 	for k, v := range want {
 		if got[k] != v {
