@@ -21,10 +21,12 @@ func rewrite(p *httputil.ProxyRequest) {
 	forward(p, x.trusted)
 }
 
-// private are the request headers that guards use among themselves. From others than trusted peers they go no further: the
-// target may trust the gateway's address. HeaderAttempt stays, it can only take retries away from its sender.
-var private = [...]string{cortexhttp.HeaderTimeout, cortexhttp.HeaderPriority, cortexhttp.HeaderReason, cortexhttp.HeaderAttempts,
-	cortexhttp.HeaderRetry, cortexhttp.HeaderPressure, cortexhttp.HeaderFallback}
+// private reports whether a request header is one that guards use among themselves. From others than trusted peers they go no
+// further: the target may trust the gateway's address. HeaderAttempt stays, it can only take retries away from its sender.
+// key is in canonical form.
+func private(key string) bool {
+	return own(key) && key != cortexhttp.HeaderAttempt || key == cortexhttp.HeaderPriority
+}
 
 // forward tells the target on whose behalf the request is made. What peers in front of this one said of that is believed if
 // the peer is trusted.
@@ -32,8 +34,10 @@ func forward(p *httputil.ProxyRequest, trusted bool) {
 	// Queries that Go's parser does not take are the target's affair: nothing here depends on them.
 	p.Out.URL.RawQuery = p.In.URL.RawQuery
 	if !trusted {
-		for _, key := range private {
-			delete(p.Out.Header, key)
+		for key := range p.Out.Header {
+			if private(key) {
+				delete(p.Out.Header, key)
+			}
 		}
 		p.SetXForwarded()
 		return

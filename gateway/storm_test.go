@@ -6,12 +6,18 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
+	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/seed-a29ca62a/cortex/config"
 )
 
 // service is a target of the kind that real ones are: so many workers, a queue before them, and work that is done although
@@ -235,34 +241,138 @@ func slowStorm(seed uint64) storm {
 		end:   func() { s.takes.Store(int64(25 * time.Millisecond)) }}
 }
 
-// inMemory runs a storm in a world in virtual time.
+// inMemory runs a storm in a world in virtual time, and sees that nothing is left of it.
 func inMemory(t *testing.T, w *world, s storm) weather {
 	w.serve("up.test:80", s.service)
 	g := w.gateway(stormConfig("http://up.test:80"))
 	if testing.Verbose() {
-		s.trace = func(at time.Duration) {
-			e := g.Targets()[0].Engine
-			p, st := e.Pressure(), e.Stats()
-			t.Logf("%6.1fs cps %.2f F %.2f L %.2f Q %.2f B %.2f %s shed %.2f floor %d in flight %d limit %.1f timeout %v calls %d attempts %d ok %d timeouts %d",
-				at.Seconds(), p.CPS, p.Signals.F, p.Signals.L, p.Signals.Q, p.Signals.B, p.Circuit, p.Shed, p.Floor, p.InFlight, p.Limit,
-				p.Timeout.Round(time.Millisecond), st.Calls, st.Attempts, st.Successes, st.Timeouts)
-		}
+		s.trace = tracer(t, g)
 	}
 	tr := &http.Transport{DialContext: w.dialFrom(trusted), MaxIdleConnsPerHost: 1000, DisableCompression: true}
-	defer tr.CloseIdleConnections()
-	return s.run("http://gateway.test:80/pay", &http.Client{Transport: tr})
+	r := s.run("http://gateway.test:80/pay", &http.Client{Transport: tr})
+	tr.CloseIdleConnections()
+	g.Close()
+	synctest.Wait()
+	if n := w.open.Load(); n != 0 {
+		t.Errorf("%d ends of connections are left", n)
+	}
+	if p := g.Targets()[0].Engine.Pressure(); p.InFlight != 0 {
+		t.Errorf("%d attempts are left", p.InFlight)
+	}
+	return r
 }
 
+// tracer shows what the engine made of a storm; with -v.
+func tracer(t *testing.T, g *Gateway) func(at time.Duration) {
+	e := g.Targets()[0].Engine
+	return func(at time.Duration) {
+		p, s := e.Pressure(), e.Stats()
+		t.Logf("%6.1fs cps %.2f F %.2f L %.2f Q %.2f B %.2f %s shed %.2f floor %d in flight %d limit %.1f timeout %v calls %d attempts %d ok %d timeouts %d",
+			at.Seconds(), p.CPS, p.Signals.F, p.Signals.L, p.Signals.Q, p.Signals.B, p.Circuit, p.Shed, p.Floor, p.InFlight, p.Limit,
+			p.Timeout.Round(time.Millisecond), s.Calls, s.Attempts, s.Successes, s.Timeouts)
+	}
+}
+
+// hangHolds is what the gateway promises of a target that hangs.
+func (w weather) hangHolds(t *testing.T) {
+	t.Helper()
+	t.Logf("hang, seed %d: %v", w.seed, w)
+	if g := w.goodput(-w.before/2, 0, -1); g < 0.99 {
+		t.Errorf("before the fault %.4f of the calls are good", g)
+	}
+	if n, _ := w.offered(0, w.fault, -1); float64(w.attempts) >= 0.10*float64(n) {
+		t.Errorf("%d attempts at the hanging target for %d calls offered, want below 10 %%", w.attempts, n)
+	}
+	if g := w.goodput(w.fault+3*time.Second, w.fault+w.after, -1); g < 0.99 {
+		t.Errorf("from 3 s after the fault on %.4f of the calls are good", g)
+	}
+}
+
+// slowHolds is what it promises of one that can answer 100 calls a second of the 300 that are offered.
+func (w weather) slowHolds(t *testing.T) {
+	t.Helper()
+	t.Logf("slow, seed %d: %v", w.seed, w)
+	if g := w.goodput(0, w.fault, 9); g < 0.99 {
+		t.Errorf("priority 9 has %.4f", g)
+	}
+	for i := 1; i < len(w.mix); i++ {
+		high, low := w.mix[i-1].priority, w.mix[i].priority
+		if h, l := w.goodput(0, w.fault, high), w.goodput(0, w.fault, low); l > h {
+			t.Errorf("priority %d has %.4f, %d has %.4f", high, h, low, l)
+		}
+	}
+	oracle := 100 * w.fault.Seconds() // every worker busy with calls that are answered in time
+	if _, good := w.offered(0, w.fault, -1); float64(good) < 0.9*oracle {
+		t.Errorf("%d good calls in the fault, the oracle has %.0f", good, oracle)
+	}
+	if g := w.goodput(w.fault+3*time.Second, w.fault+w.after, -1); g < 0.99 {
+		t.Errorf("from 3 s after the fault on %.4f of the calls are good", g)
+	}
+}
+
+// An upstream with 10 workers of 25 ms that hangs for 10 s under 300 calls a second, clients with a deadline of 3 s.
 func TestHangDoesNotStormTheUpstream(t *testing.T) {
-	inWorld(t, func(t *testing.T, w *world) {
-		r := inMemory(t, w, hangStorm(1))
-		t.Logf("hang: %v", r)
-	})
+	for seed := range uint64(3) {
+		inWorld(t, func(t *testing.T, w *world) { inMemory(t, w, hangStorm(seed)).hangHolds(t) })
+	}
 }
 
-func TestOverloadShedsByPriority(t *testing.T) {
-	inWorld(t, func(t *testing.T, w *world) {
-		r := inMemory(t, w, slowStorm(1))
-		t.Logf("slow: %v", r)
-	})
+// The same with a service time four times as long.
+func TestOverloadKeepsTheOrderOfPriorities(t *testing.T) {
+	for seed := range uint64(3) {
+		inWorld(t, func(t *testing.T, w *world) { inMemory(t, w, slowStorm(seed)).slowHolds(t) })
+	}
+}
+
+// The same over real sockets in real time, a minute long; with CORTEX_SLOW=1.
+func TestStormInRealTime(t *testing.T) {
+	if os.Getenv("CORTEX_SLOW") == "" {
+		t.Skip("takes a minute: CORTEX_SLOW=1 runs it")
+	}
+	for name, run := range map[string]struct {
+		storm storm
+		holds func(weather, *testing.T)
+	}{"hang": {hangStorm(1), weather.hangHolds}, "slow": {slowStorm(1), weather.slowHolds}} {
+		t.Run(name, func(t *testing.T) {
+			goroutines, held := runtime.NumGoroutine(), heap()
+			up := httptest.NewServer(run.storm.service)
+			f, err := config.Parse("storm.yaml", []byte("listen: 127.0.0.1:0\nadmin: {listen: '127.0.0.1:0'}\n"+stormConfig(up.URL)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := Listen(f, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, stop := context.WithCancel(context.Background())
+			done := make(chan error, 1)
+			go func() { done <- s.Run(ctx) }()
+			if testing.Verbose() {
+				run.storm.trace = tracer(t, s.Gateway())
+			}
+			tr := &http.Transport{MaxIdleConnsPerHost: 1000, DisableCompression: true}
+			r := run.storm.run("http://"+s.Addr().String()+"/pay", &http.Client{Transport: tr})
+			run.holds(r, t)
+			if p := s.Gateway().Targets()[0].Engine.Pressure(); p.InFlight != 0 {
+				t.Errorf("%d attempts are left", p.InFlight)
+			}
+			tr.CloseIdleConnections()
+			stop()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			up.Close()
+			r.calls = nil
+			for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > goroutines; { // those that are just ending
+				if time.Now().After(deadline) {
+					t.Errorf("%d goroutines, at the start %d", runtime.NumGoroutine(), goroutines)
+					break
+				}
+				runtime.Gosched()
+			}
+			if grown := heap() - held; grown > 4<<20 {
+				t.Errorf("memory grew by %d bytes", grown)
+			}
+		})
+	}
 }

@@ -1,0 +1,125 @@
+package gateway
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/seed-a29ca62a/cortex/admin"
+	"github.com/seed-a29ca62a/cortex/config"
+)
+
+// sink is a response writer that keeps nothing.
+type sink struct {
+	h      http.Header
+	status int
+}
+
+func (s *sink) Header() http.Header         { return s.h }
+func (s *sink) Write(p []byte) (int, error) { return len(p), nil }
+func (s *sink) WriteHeader(code int)        { s.status = code }
+
+func heap() int64 {
+	runtime.GC()
+	runtime.GC() // what finalizers and pools let go of
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+func series(t *testing.T, g *Gateway) int {
+	t.Helper()
+	w := httptest.NewRecorder()
+	admin.New(g.adminTargets, func() bool { return true }).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	n := 0
+	for line := range strings.Lines(w.Body.String()) {
+		if !strings.HasPrefix(line, "#") {
+			n++
+		}
+	}
+	return n
+}
+
+// F88: what clients send makes neither series nor memory.
+func TestDistinctPathsAndHostsCostNothing(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.serve("up.test:80", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasPrefix(r.URL.Path, "/good") {
+				w.Write(make([]byte, 1000))
+				return
+			}
+			w.WriteHeader(500)
+		}))
+		g := w.gateway(one("retry: {max_retries: 0}", "priority: {header: X-Priority}\nfallback: {cache: {max_entries: 100}}"))
+		before := series(t, g)
+		ask := func(i int, path string) int {
+			r := httptest.NewRequest("GET", fmt.Sprintf("http://host-%d.test/%s/%d?q=%d", i, path, i, i), nil)
+			r.Header.Set("X-Priority", fmt.Sprint(i))
+			r.Method = []string{"GET", "GET", fmt.Sprintf("METHOD%d", i)}[i%3]
+			s := &sink{h: http.Header{}}
+			g.ServeHTTP(s, r)
+			return s.status
+		}
+		for i := range 1000 {
+			ask(i, "good")
+		}
+		if tr := g.Targets()[0].trafficNow(); tr.CacheEntries != 100 {
+			t.Errorf("%d answers are kept, the bound is 100", tr.CacheEntries)
+		}
+		openCircuit(t, w, w.client(stranger), "http://gateway.test:80/bad")
+		held := heap()
+		refused := 0
+		for i := range 100_000 {
+			if ask(i, "bad") == 503 {
+				refused++
+			}
+		}
+		if refused < 99_000 {
+			t.Errorf("%d refused", refused)
+		}
+		if grown := heap() - held; grown > 2<<20 {
+			t.Errorf("memory grew by %d bytes", grown)
+		}
+		if after := series(t, g); after != before {
+			t.Errorf("%d series, then %d", before, after)
+		}
+	})
+}
+
+// What goes wrong with single requests does not fill the log: an outage would drown what matters.
+func TestTroubleDoesNotFloodTheLog(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		var log bytes.Buffer // written under the handler's lock, read at the end
+		f, err := config.Parse("test.yaml", []byte(one("retry: {max_retries: 0}", "")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		g, err := New(f, Options{Dial: w.dialFrom("gateway.test"), Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer g.Close()
+		w.serve("gateway.test:80", g)
+		w.serve("up.test:80", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Write([]byte("begun"))
+			http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		}))
+		c := w.client(stranger)
+		for range 200 {
+			w.do(c, "POST", "http://gateway.test:80/", "x")
+		}
+		text := log.String()
+		if strings.Contains(text, "goroutine") || strings.Contains(text, "panic") {
+			t.Errorf("a stack trace in the log:\n%s", text)
+		}
+		if lines := strings.Count(text, "\n"); lines < 1 || lines > 20 {
+			t.Errorf("%d lines for 200 broken answers, want the circuit's transitions:\n%s", lines, text)
+		}
+	})
+}
