@@ -149,6 +149,7 @@ func TestIdleServerStopsAtOnce(t *testing.T) {
 		w.serve("up.test:80", status(200))
 		_, stop, done := w.server("drain: {timeout: 0s}\n" + one("", ""))
 		w.get(w.client(stranger), "http://gateway.test:80/")
+		synctest.Wait() // the connection is idle
 		began := time.Now()
 		stop()
 		if err := <-done; err != nil {

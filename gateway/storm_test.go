@@ -310,16 +310,19 @@ func (w weather) slowHolds(t *testing.T) {
 	}
 }
 
+// seeds is how many storms of each kind are run; fewer under the race detector, which takes ten times as long.
+var seeds = uint64(3)
+
 // An upstream with 10 workers of 25 ms that hangs for 10 s under 300 calls a second, clients with a deadline of 3 s.
 func TestHangDoesNotStormTheUpstream(t *testing.T) {
-	for seed := range uint64(3) {
+	for seed := range seeds {
 		inWorld(t, func(t *testing.T, w *world) { inMemory(t, w, hangStorm(seed)).hangHolds(t) })
 	}
 }
 
 // The same with a service time four times as long.
 func TestOverloadKeepsTheOrderOfPriorities(t *testing.T) {
-	for seed := range uint64(3) {
+	for seed := range seeds {
 		inWorld(t, func(t *testing.T, w *world) { inMemory(t, w, slowStorm(seed)).slowHolds(t) })
 	}
 }

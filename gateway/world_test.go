@@ -89,7 +89,6 @@ type conn struct {
 	local, remote address
 	closed        sync.Once
 	world         *world
-	other         *conn
 }
 
 func (c *conn) LocalAddr() net.Addr  { return c.local }
