@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed-a29ca62a/cortex"
@@ -32,11 +33,14 @@ type exchange struct {
 	upgraded bool
 	broken   bool // the target's answer broke off
 
-	answer *http.Response // the target's, being passed on
-	body   io.ReadCloser  // of it
-	keep   bool           // it is to become the last good answer
-	public bool           // for everybody
-	copied []byte
+	answer   *http.Response // the target's, being passed on
+	body     io.ReadCloser  // of it
+	keep     bool           // it is to become the last good answer
+	public   bool           // for everybody
+	copied   []byte
+	reserved int64 // of the gateway's copying
+
+	uploadBroken atomic.Bool // the client's body gave an error
 }
 
 type exchangeKey struct{}
@@ -79,7 +83,8 @@ func (x *exchange) gone() bool { return x.in.Context().Err() != nil }
 func (x *exchange) Read(p []byte) (int, error) {
 	n, err := x.body.Read(p)
 	if x.keep && n > 0 {
-		if x.keep = len(x.copied)+n <= maxStored; x.keep {
+		more := int64(len(x.copied)+n) - x.reserved
+		if x.keep = len(x.copied)+n <= maxStored && (more <= 0 || x.reserve(more)); x.keep {
 			x.copied = append(x.copied, p[:n]...)
 		} else {
 			x.copied = nil
@@ -99,9 +104,37 @@ func (x *exchange) Read(p []byte) (int, error) {
 // Close closes the target's answer.
 func (x *exchange) Close() error { return x.body.Close() }
 
+// maxCopying bounds the bytes of answers that are being copied at a time, over all routes: so many slow clients with long
+// answers would otherwise be a way to fill the memory. An answer beyond it is passed on without being kept.
+const maxCopying = 32 << 20
+
+func (x *exchange) reserve(n int64) bool {
+	if x.gateway.copying.Add(n) > maxCopying {
+		x.gateway.copying.Add(-n)
+		return false
+	}
+	x.reserved += n
+	return true
+}
+
+// upload is the client's request body. Its errors are the client's fault, which the error of the transport does not tell.
+type upload struct {
+	io.ReadCloser
+	x *exchange
+}
+
+func (u *upload) Read(p []byte) (int, error) {
+	n, err := u.ReadCloser.Read(p)
+	if err != nil && err != io.EOF && err != http.ErrBodyReadAfterClose {
+		u.x.uploadBroken.Store(true)
+	}
+	return n, err
+}
+
 // finish counts what became of the call. whole is false where the answer was aborted.
 func (x *exchange) finish(whole bool) {
 	t := &x.target.traffic
+	x.gateway.copying.Add(-x.reserved)
 	if x.upgraded {
 		x.gateway.upgraded.done()
 	}

@@ -8,6 +8,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -557,6 +559,108 @@ func TestBrokenUploadIsNeutral(t *testing.T) {
 		}
 		if p := e.Pressure(); p.InFlight != 0 || p.Circuit.String() != "closed" || p.State != cortex.Healthy {
 			t.Errorf("%+v", p)
+		}
+	})
+}
+
+// The chain of gateways keeps what the innermost one says: a refusal stays one, a fallback is marked to the end.
+func TestWhatAGatewayBelowSaysPasses(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.gatewayAt("inner.test:80", `
+targets: {none: {endpoints: [http://none.test:80], retry: {max_retries: 0}}}
+routes:
+  - {path: /, target: none}
+  - {path: /balance, target: none, fallback: {static: {status: 200, body: unknown}}}
+`)
+		g := w.gateway(strings.ReplaceAll(one("", "fallback: {cache: {}}"), "up.test", "inner.test"))
+		c := w.client(stranger)
+		if a := w.get(c, "http://gateway.test:80/balance"); a.status != 200 || a.header.Get("Cortex-Fallback") != "static" {
+			t.Errorf("fallback %+v", a)
+		}
+		openCircuit(t, w, c, "http://inner.test:80/")
+		if a := w.get(c, "http://gateway.test:80/"); a.status != 503 || a.header.Get("Cortex-Reason") != "CIRCUIT_OPEN" || a.header.Get("Retry-After") == "" {
+			t.Errorf("refusal %+v", a)
+		}
+		if tr := g.Targets()[0].trafficNow(); tr.CacheEntries != 0 {
+			t.Errorf("a fallback was kept as a good answer: %+v", tr)
+		}
+	})
+}
+
+func TestEarlyHintsPass(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.serve("up.test:80", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Link", "</style.css>; rel=preload")
+			w.WriteHeader(103)
+			w.WriteHeader(200)
+		}))
+		w.gateway(one("", ""))
+		var hints []string
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
+			hints = append(hints, fmt.Sprint(code, h.Get("Link")))
+			return nil
+		}})
+		r, _ := http.NewRequestWithContext(ctx, "GET", "http://gateway.test:80/", nil)
+		if a := send(w.client(stranger), r); a.status != 200 || len(hints) != 1 || hints[0] != "103</style.css>; rel=preload" {
+			t.Errorf("answer %+v, hints %v", a, hints)
+		}
+	})
+}
+
+// A malformed body is the client's fault and gets a 400, no fallback and no retry.
+func TestMalformedUploadIsABadRequest(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.serve("up.test:80", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) }))
+		g := w.gateway(one(retrying, "fallback: {static: {status: 202}}"))
+		c, err := w.dialFrom(stranger)(t.Context(), "tcp", "gateway.test:80")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		io.WriteString(c, "PUT / HTTP/1.1\r\nHost: gateway.test\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\nnot a length\r\n")
+		res, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil || res.StatusCode != 400 {
+			t.Errorf("answer %+v, %v", res, err)
+		}
+		if s := g.Targets()[0].Engine.Stats(); s.Failures+s.Timeouts+s.Retries != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// Answers that are being copied for the cache share a bound: many slow clients must not fill the memory.
+func TestCopiedAnswersShareABound(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		goOn := make(chan struct{})
+		w.serve("up.test:80", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Length", fmt.Sprint(maxStored))
+			w.Write(make([]byte, maxStored/2))
+			http.NewResponseController(w).Flush()
+			<-goOn
+			w.Write(make([]byte, maxStored/2))
+		}))
+		g := w.gateway(one("limit: {min: 100}", "fallback: {cache: {}}"))
+		c := w.client(stranger)
+		var wg sync.WaitGroup
+		for i := range 50 {
+			wg.Go(func() {
+				if a := w.get(c, fmt.Sprintf("http://gateway.test:80/%d", i)); a.status != 200 || len(a.body) != maxStored {
+					t.Errorf("call %d: %d, %d bytes, %v", i, a.status, len(a.body), a.err)
+				}
+			})
+		}
+		synctest.Wait()
+		if n := g.copying.Load(); n != maxCopying {
+			t.Errorf("%d bytes are being copied, the bound is %d", n, maxCopying)
+		}
+		close(goOn)
+		wg.Wait()
+		synctest.Wait()
+		if n := g.copying.Load(); n != 0 {
+			t.Errorf("%d bytes are still reserved", n)
+		}
+		if tr := g.Targets()[0].trafficNow(); tr.CacheEntries != maxCopying/maxStored {
+			t.Errorf("%+v", tr)
 		}
 	})
 }

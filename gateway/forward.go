@@ -54,11 +54,10 @@ func forward(p *httputil.ProxyRequest, trusted bool) {
 // passOn is called with the target's answer, once its header is there.
 func passOn(res *http.Response) error {
 	x := exchangeOf(res.Request.Context())
-	for key := range res.Header {
-		if own(key) && key != cortexhttp.HeaderRetry {
-			delete(res.Header, key)
-		}
-	}
+	// What a gateway below says of this answer (that it refused, that it is a fallback, that it is not to be tried again)
+	// is still true here. Its attempts and its pressure are its own affair.
+	delete(res.Header, cortexhttp.HeaderAttempts)
+	delete(res.Header, cortexhttp.HeaderPressure)
 	if x.report.Reason != cortex.ReasonNone && res.StatusCode >= 500 {
 		if a, ok := x.route.fallback.answer(x.in, nil); ok {
 			substitute(x.in, res, a)
@@ -77,7 +76,9 @@ func passOn(res *http.Response) error {
 	}
 	x.answer, x.body = res, res.Body
 	if x.keep, x.public = x.route.fallback.stores(x.in, res); x.keep && res.ContentLength > 0 {
-		x.copied = make([]byte, 0, res.ContentLength)
+		if x.keep = x.reserve(res.ContentLength); x.keep {
+			x.copied = make([]byte, 0, res.ContentLength)
+		}
 	}
 	res.Body = x
 	return nil
@@ -93,7 +94,7 @@ func failed(w http.ResponseWriter, out *http.Request, err error) {
 		w.WriteHeader(x.status) // should anybody listen: it is no success
 		return
 	}
-	if a, ok := x.route.fallback.answer(x.in, err); ok {
+	if a, ok := x.route.fallback.answer(x.in, err); ok && !x.uploadBroken.Load() {
 		x.fellBack(a)
 		fill(w.Header(), a)
 		x.tell(w.Header(), true)
@@ -123,6 +124,8 @@ func (x *exchange) problem(err error) cortexhttp.Problem {
 		p.Reason = x.report.Reason.String()
 	}
 	switch {
+	case x.uploadBroken.Load():
+		p.Status, p.Detail = http.StatusBadRequest, "The body of the request broke off, or is malformed."
 	case x.report.TimedOut:
 		p.Status, p.Detail = http.StatusGatewayTimeout, "The target did not answer in time."
 	case errors.Is(err, context.DeadlineExceeded):

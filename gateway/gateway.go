@@ -13,8 +13,8 @@
 //
 // What clients see of the gateway in an answer is Cortex-Attempts (attempts made at the target), Cortex-Reason (why the guard
 // refused it or did not try again), Cortex-Retry: no (retries were made here, the layer above should make none) and
-// Cortex-Fallback (it is not the target's answer). Trusted peers get Cortex-Pressure too, the gateway's own view of the target,
-// in place of what the target may have said of its own.
+// Cortex-Fallback (it is not the target's answer); the last three pass from a gateway below, too. Trusted peers get
+// Cortex-Pressure, the gateway's own view of the target in place of what the target may have said of itself.
 //
 // What targets see: the client's Host (an https endpoint gets its own, for which its certificate and virtual hosts are made),
 // path and query exactly as the client sent them, below the endpoint's base path, and X-Forwarded-For, -Host and -Proto. What
@@ -29,6 +29,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed-a29ca62a/cortex"
@@ -55,6 +56,7 @@ type Gateway struct {
 	table    *table
 	targets  []*Target
 	upgraded tally
+	copying  atomic.Int64 // bytes of answers that may become last good ones
 }
 
 // New returns the gateway of a configuration. It opens no port and makes no connection. The error names the target or route
@@ -145,7 +147,11 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	whole := false
 	defer func() { x.finish(whole) }()
-	route.target.proxy.ServeHTTP(w, r.WithContext(x.callContext()))
+	call := r.WithContext(x.callContext())
+	if r.Body != nil && r.Body != http.NoBody {
+		call.Body = &upload{r.Body, x}
+	}
+	route.target.proxy.ServeHTTP(w, call)
 	whole = true
 }
 

@@ -61,10 +61,10 @@ func TestRequestAndAnswerPassUnchanged(t *testing.T) {
 		if v := a.header.Get("Content-Encoding"); v != "br" {
 			t.Errorf("Content-Encoding %q", v)
 		}
-		for key, want := range map[string][]string{"Cortex-Attempts": {"1"}, "Cortex-Pressure": nil, "Cortex-Fallback": nil,
+		for key, want := range map[string][]string{"Cortex-Attempts": {"1"}, "Cortex-Pressure": nil, "Cortex-Fallback": {"static"},
 			"Cortex-Reason": nil, "Cortex-Retry": nil} {
 			if v := a.header[key]; !slices.Equal(v, want) {
-				t.Errorf("%s %v, want %v: the gateway's own view", key, v, want)
+				t.Errorf("%s %v, want %v", key, v, want)
 			}
 		}
 		s := seen[0]

@@ -106,7 +106,8 @@ func (l *ladder) stores(r *http.Request, res *http.Response) (ok, public bool) {
 		res.ContentLength > maxStored || len(res.Trailer) > 0 {
 		return false, false
 	}
-	if hasDirective(r.Header, "no-store") || len(res.Header["Set-Cookie"]) > 0 || variesWidely(res.Header) {
+	if hasDirective(r.Header, "no-store") || len(res.Header["Set-Cookie"]) > 0 || variesWidely(res.Header) ||
+		len(res.Header[cortexhttp.HeaderFallback]) > 0 { // of a gateway below: not a good answer
 		return false, false
 	}
 	for _, d := range [...]string{"no-store", "private", "no-cache", "must-revalidate", "proxy-revalidate"} {

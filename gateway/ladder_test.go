@@ -72,6 +72,7 @@ func TestWhatIsStored(t *testing.T) {
 		{"varies by language", "GET", none, header("Vary", "Accept-Encoding, Accept-Language"), 200, 10, false, false},
 		{"varies by language, second line", "GET", none, header("Vary", "Accept-Encoding", "Vary", "Accept-Language"), 200, 10, false, false},
 		{"varies by everything", "GET", none, header("Vary", "*"), 200, 10, false, false},
+		{"a fallback of a gateway below", "GET", none, header("Cortex-Fallback", "static"), 200, 10, false, false},
 		{"empty vary", "GET", none, header("Vary", ", ,"), 200, 10, true, false},
 	} {
 		r := httptest.NewRequest(c.method, "http://x.test/", nil)

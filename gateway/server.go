@@ -1,10 +1,12 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -66,8 +68,7 @@ func newServer(f *config.File, o Options, front, adminPort net.Listener) (*Serve
 	}
 	ctx, cut := context.WithCancel(context.Background())
 	s := &Server{gateway: g, drain: f.Drain, log: g.log, frontPort: front, adminPort: adminPort, cut: cut}
-	// What is wrong with a connection is the client's affair; at the level at which one looks for it, it is there.
-	faults := slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)
+	faults := log.New(faultWriter{s.log}, "", 0)
 	s.front = &http.Server{
 		Handler:           g,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
@@ -86,6 +87,19 @@ func newServer(f *config.File, o Options, front, adminPort net.Listener) (*Serve
 		MaxHeaderBytes:    16 << 10,
 	}
 	return s, nil
+}
+
+// faultWriter takes what net/http's server has to say. A panic is a fault of the program. All else is wrong with a
+// connection and the client's affair; at the level at which one looks for it, it is there.
+type faultWriter struct{ log *slog.Logger }
+
+func (f faultWriter) Write(line []byte) (int, error) {
+	level := slog.LevelDebug
+	if bytes.HasPrefix(line, []byte("http: panic serving")) {
+		level = slog.LevelError
+	}
+	f.log.Log(context.Background(), level, string(bytes.TrimSpace(line)))
+	return len(line), nil
 }
 
 func listen(key, address string) (net.Listener, error) {

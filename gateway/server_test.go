@@ -1,9 +1,11 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -247,5 +249,18 @@ func TestNoAdminPort(t *testing.T) {
 	stop()
 	if err := s.Run(ctx); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestPanicIsLoggedAsAFault(t *testing.T) {
+	var text bytes.Buffer
+	w := faultWriter{slog.New(slog.NewTextHandler(&text, nil))}
+	w.Write([]byte("http: TLS handshake error from 192.0.2.1:1: EOF\n"))
+	if text.Len() != 0 {
+		t.Errorf("a client's fault in the log: %s", text.String())
+	}
+	w.Write([]byte("http: panic serving 192.0.2.1:1: boom\ngoroutine 1\n"))
+	if !strings.Contains(text.String(), "level=ERROR") || !strings.Contains(text.String(), "boom") {
+		t.Errorf("a panic is not in the log: %s", text.String())
 	}
 }
