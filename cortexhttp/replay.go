@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"sync"
+	"time"
 )
 
 // source is a request body without GetBody that may have to be sent again. It is handed on as it comes, never held back;
@@ -19,10 +20,11 @@ type source struct {
 	mu      sync.Mutex
 	src     io.ReadCloser
 	kept    []byte
-	read    int64 // from src
-	err     error // that src ended with: io.EOF or a failure of the caller's
-	over    bool  // more was read than may be kept; kept is empty
-	reading bool  // somebody is inside src.Read
+	read    int64         // from src
+	err     error         // that src ended with: io.EOF or a failure of the caller's
+	over    bool          // more was read than may be kept; kept is empty
+	reading bool          // somebody is inside src.Read
+	idle    chan struct{} // closed when they are out of it, if somebody waits
 	reader  *bodyReader
 	last    bool // no other attempt follows: src is closed with its reader
 	closed  bool // src was
@@ -66,6 +68,10 @@ func (r *bodyReader) Read(p []byte) (int, error) {
 	defer func() { // also where src panics
 		s.mu.Lock()
 		s.reading = false
+		if s.idle != nil {
+			close(s.idle)
+			s.idle = nil
+		}
 		s.keep(p[:n])
 		r.at += int64(n)
 		if err != nil && s.err == nil {
@@ -111,14 +117,42 @@ func (s *source) closeIf(now bool) error {
 	return nil
 }
 
-// replayable says why the body cannot be sent again, as things stand.
-func (s *source) replayable() ReplaySkip {
+// replayWait is how long an attempt that has its answer already may take to stop reading the body, if it is to be sent again.
+// What is in memory is read in no time, what comes from a slow client is not waited for.
+const replayWait = 5 * time.Millisecond
+
+// replayable says why the body cannot be sent again. Where an attempt is just reading it, that may change within wait.
+func (s *source) replayable(wait time.Duration) ReplaySkip {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.skip()
+	return s.settle(wait)
 }
 
-// skip is replayable with s.mu held.
+// settle is replayable with s.mu held, which it gives away while it waits.
+func (s *source) settle(wait time.Duration) ReplaySkip {
+	skip := s.skip()
+	if skip != ReplayBodyInUse || wait <= 0 {
+		return skip
+	}
+	timeout := time.NewTimer(wait)
+	defer timeout.Stop()
+	for passed := false; skip == ReplayBodyInUse && !passed; skip = s.skip() {
+		if s.idle == nil {
+			s.idle = make(chan struct{})
+		}
+		idle := s.idle
+		s.mu.Unlock()
+		select {
+		case <-idle:
+		case <-timeout.C:
+			passed = true
+		}
+		s.mu.Lock()
+	}
+	return skip
+}
+
+// skip is what settle says at the moment.
 func (s *source) skip() ReplaySkip {
 	switch {
 	case s.err != nil && s.err != io.EOF:
@@ -137,12 +171,11 @@ func (s *source) skip() ReplaySkip {
 // end.
 func (s *source) whole() bool { return s.err == io.EOF || s.length > 0 && s.read == s.length }
 
-// open returns the body for the next attempt and shuts the reader of the one before; it must have been found replayable,
-// which may have changed since.
-func (s *source) open() (io.ReadCloser, ReplaySkip) {
+// open returns the body for the next attempt and shuts the reader of the one before.
+func (s *source) open(wait time.Duration) (io.ReadCloser, ReplaySkip) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if skip := s.skip(); skip != ReplayNotSkipped {
+	if skip := s.settle(wait); skip != ReplayNotSkipped {
 		return nil, skip
 	}
 	if s.reader != nil {

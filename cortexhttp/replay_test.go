@@ -58,7 +58,7 @@ func TestReplayIsWholeOrNotAtAll(t *testing.T) {
 		}
 		most := 0 // that any attempt has read
 		for attempt := range 4 {
-			r, skip := s.open()
+			r, skip := s.open(0)
 			if want := int64(most) > kept; want != (skip == ReplayBodyTooLarge) || !want && skip != ReplayNotSkipped {
 				t.Fatalf("round %d attempt %d: size %d limit %d length %d read %d: %v", round, attempt, size, limit, length, most, skip)
 			}
@@ -97,9 +97,9 @@ func TestReplayLimitIsExact(t *testing.T) {
 	}{{0, ReplayNotSkipped}, {1, ReplayNotSkipped}, {9, ReplayNotSkipped}, {16, ReplayNotSkipped}, {17, ReplayBodyTooLarge}, {90, ReplayBodyTooLarge}} {
 		for _, length := range []int64{-1, int64(c.size)} {
 			s := newSource(io.NopCloser(strings.NewReader(strings.Repeat("x", c.size))), length, 16)
-			r, _ := s.open()
+			r, _ := s.open(0)
 			io.Copy(io.Discard, r)
-			if got := s.replayable(); got != c.want {
+			if got := s.replayable(0); got != c.want {
 				t.Errorf("%d bytes, declared %d: %v, want %v", c.size, length, got, c.want)
 			}
 		}
@@ -110,23 +110,23 @@ func TestReplayLimitIsExact(t *testing.T) {
 func TestReplayDoesNotTouchABodyInUse(t *testing.T) {
 	pr, pw := io.Pipe()
 	s := newSource(pr, -1, 100)
-	old, _ := s.open()
+	old, _ := s.open(0)
 	done := make(chan error)
 	go func() {
 		_, err := old.Read(make([]byte, 10))
 		done <- err
 	}()
-	for s.replayable() != ReplayBodyInUse { // until the goroutine is inside
+	for s.replayable(0) != ReplayBodyInUse { // until the goroutine is inside
 		runtime.Gosched()
 	}
-	if _, skip := s.open(); skip != ReplayBodyInUse {
+	if _, skip := s.open(0); skip != ReplayBodyInUse {
 		t.Errorf("opened beside a reader: %v", skip)
 	}
 	pw.Write([]byte("abc"))
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	fresh, skip := s.open()
+	fresh, skip := s.open(0)
 	if skip != ReplayNotSkipped {
 		t.Fatal(skip)
 	}
@@ -149,7 +149,7 @@ func TestReplayDoesNotTouchABodyInUse(t *testing.T) {
 func TestReplayOfDeclaredLengthDoesNotWaitForTheEnd(t *testing.T) {
 	pr, pw := io.Pipe()
 	s := newSource(pr, 3, 100)
-	old, _ := s.open()
+	old, _ := s.open(0)
 	go pw.Write([]byte("abc"))
 	if _, err := io.ReadFull(old, make([]byte, 3)); err != nil {
 		t.Fatal(err)
@@ -168,7 +168,7 @@ func TestReplayOfDeclaredLengthDoesNotWaitForTheEnd(t *testing.T) {
 		}
 		runtime.Gosched()
 	}
-	fresh, skip := s.open()
+	fresh, skip := s.open(0)
 	if skip != ReplayNotSkipped {
 		t.Fatal(skip)
 	}
@@ -189,11 +189,11 @@ func TestReplayGivesUpOnABodyThatFails(t *testing.T) {
 		"midway":  io.MultiReader(strings.NewReader("abc"), iotest.ErrReader(broken)),
 	} {
 		s := newSource(io.NopCloser(src), -1, 100)
-		r, _ := s.open()
+		r, _ := s.open(0)
 		if _, err := io.Copy(io.Discard, r); !errors.Is(err, broken) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if _, skip := s.open(); skip != ReplayBodyFailed {
+		if _, skip := s.open(0); skip != ReplayBodyFailed {
 			t.Errorf("%s: %v", name, skip)
 		}
 		if !errors.Is(s.failure(), broken) {
@@ -201,7 +201,7 @@ func TestReplayGivesUpOnABodyThatFails(t *testing.T) {
 		}
 	}
 	s := newSource(io.NopCloser(strings.NewReader("abc")), 5, 100)
-	r, _ := s.open()
+	r, _ := s.open(0)
 	io.Copy(io.Discard, r)
 	if s.failure() == nil {
 		t.Error("a body shorter than declared is no failure of the caller's")
@@ -211,12 +211,12 @@ func TestReplayGivesUpOnABodyThatFails(t *testing.T) {
 // A body that panics while it is read must not leave the source locked or in use.
 func TestReplaySurvivesAPanickingBody(t *testing.T) {
 	s := newSource(io.NopCloser(panicReader{}), -1, 100)
-	r, _ := s.open()
+	r, _ := s.open(0)
 	func() {
 		defer func() { recover() }()
 		r.Read(make([]byte, 1))
 	}()
-	if got := s.replayable(); got != ReplayBodyFailed {
+	if got := s.replayable(0); got != ReplayBodyFailed {
 		t.Errorf("%v", got)
 	}
 	r.Close()

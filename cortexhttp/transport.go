@@ -94,6 +94,7 @@ type Transport struct {
 	h2c     bool // and may speak HTTP/2 without TLS
 	keep    int64
 	setting settings // of cfg.Engine
+	cut     cutter
 }
 
 // settings are what a call needs of its engine's configuration.

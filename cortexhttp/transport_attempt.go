@@ -25,15 +25,18 @@ var errNoResponse = errors.New("cortexhttp: TransportConfig.Base returned neithe
 type attempt struct {
 	permit cortex.Permit
 	call   context.Context // the caller's
+	ctx    attemptContext
 	number int
 	fields fields
 
 	cancel  context.CancelCauseFunc
-	timer   *time.Timer
-	timeout time.Duration
+	timeout time.Duration // 0 = none
+	due     time.Time     // when it is over
+	slot    int           // of the cutter; 0 = none
 
 	// What the base transport did, by its trace hooks: asked for a connection, got one, wrote a whole header section.
 	trace             httptrace.ClientTrace
+	outer             *httptrace.ClientTrace // the caller's
 	asked, got, wrote atomic.Int32
 	plain             bool // over HTTP/1, for sure
 
@@ -67,7 +70,7 @@ func (v *verdict) good() bool {
 }
 
 func (a *attempt) run(c *call) verdict {
-	defer a.abandon()
+	defer a.abandon(c)
 	req, err := a.request(c)
 	if err != nil {
 		return verdict{err: err}
@@ -100,7 +103,7 @@ func (a *attempt) run(c *call) verdict {
 	if err == nil {
 		v = a.answered(c)
 	} else {
-		v = a.failed(c, err, !a.disarm())
+		v = a.failed(c, err, !a.disarm(c))
 	}
 	if c.report != nil {
 		c.report.Attempts = c.made
@@ -112,17 +115,10 @@ func (a *attempt) run(c *call) verdict {
 
 // request is what is sent.
 func (a *attempt) request(c *call) (*http.Request, error) {
-	var ctx context.Context
-	ctx, a.cancel = context.WithCancelCause(c.ctx)
-	if c.retries > 0 {
-		ctx = cortex.WithRetryMark(ctx, cortex.RetryMark{Attempt: c.attempt})
-	}
-	a.trace.GetConn = a.getConn
-	a.trace.GotConn = a.gotConn
-	if !c.repeatable {
-		a.trace.WroteHeaders = a.wroteHeaders
-	}
-	ctx = httptrace.WithClientTrace(ctx, &a.trace)
+	a.hooks(!c.repeatable)
+	ctx := &a.ctx
+	ctx.trace, ctx.marked, ctx.mark.Attempt = &a.trace, c.retries > 0, c.attempt
+	ctx.Context, a.cancel = context.WithCancelCause(c.ctx)
 
 	prepare := c.t.cfg.Prepare
 	var req *http.Request
@@ -160,15 +156,9 @@ func (t *Transport) plain(r *http.Request) bool {
 	return t.std && !t.h2c && r.URL != nil && r.URL.Scheme == "http"
 }
 
-func (a *attempt) getConn(string) { a.asked.Add(1) }
-
-func (a *attempt) gotConn(httptrace.GotConnInfo) { a.got.Add(1) }
-
-func (a *attempt) wroteHeaders() { a.wrote.Add(1) }
-
 // arm starts the timeout, unless the caller's own deadline is nearer.
 func (a *attempt) arm(c *call) {
-	d := c.engine.AttemptTimeout()
+	d := a.permit.Timeout()
 	if c.set.deadline > 0 {
 		if left := c.left(); left != 0 && (d <= 0 || left < d) {
 			d = max(left, 1)
@@ -178,13 +168,13 @@ func (a *attempt) arm(c *call) {
 		return
 	}
 	a.timeout = d
-	a.timer = time.AfterFunc(d, a.expire)
+	c.t.cut.add(a, d)
 }
 
 func (a *attempt) expire() { a.cancel(&attemptTimeout{a.timeout}) }
 
 // disarm stops the timeout and reports whether it had not passed. From then on only the caller ends the attempt.
-func (a *attempt) disarm() bool { return a.timer == nil || a.timer.Stop() }
+func (a *attempt) disarm(c *call) bool { return a.timeout == 0 || c.t.cut.remove(a) }
 
 // answered judges a response by its header.
 func (a *attempt) answered(c *call) verdict {
@@ -208,14 +198,14 @@ func (a *attempt) answered(c *call) verdict {
 		_, told := single(resp.Header, "Grpc-Status")
 		a.grpc = !told && isGRPC(resp)
 	}
-	if !a.disarm() { // the timeout was as fast, and has cut off what was to follow
+	if !a.disarm(c) { // the timeout was as fast, and has cut off what was to follow
 		if a.body != nil {
 			a.body.Close()
 		}
 		return a.failed(c, &attemptTimeout{a.timeout}, true)
 	}
 	a.result.Status = resp.StatusCode
-	if a.grpc && c.retries > c.attempt && (c.body == nil || c.body.replayable() == ReplayNotSkipped) {
+	if a.grpc && c.retries > c.attempt && (c.body == nil || c.body.replayable(0) == ReplayNotSkipped) {
 		if trailer, ok := a.lookAhead(); ok {
 			class, a.grpc = trailer, false
 		}
@@ -301,12 +291,12 @@ func (a *attempt) report(o cortex.Outcome, err error) {
 }
 
 // abandon frees what an attempt holds that did not come to its end, as when something in it panicked.
-func (a *attempt) abandon() {
+func (a *attempt) abandon(c *call) {
 	if a.settled {
 		return
 	}
 	a.permit.Release()
-	a.disarm()
+	a.disarm(c)
 	if a.cancel != nil {
 		a.cancel(nil)
 	}
@@ -323,13 +313,9 @@ func (a *attempt) discard() {
 	if a.stop != nil || a.resp.ContentLength > drainBytes || a.body == http.NoBody {
 		return
 	}
-	if a.timer == nil {
-		a.timer = time.AfterFunc(drainTime, a.expire)
-	} else {
-		a.timer.Reset(drainTime)
-	}
+	slow := time.AfterFunc(drainTime, a.expire)
+	defer slow.Stop()
 	io.CopyN(io.Discard, a.body, drainBytes)
-	a.timer.Stop()
 }
 
 // Read and Close make the attempt its response's body. They may be called at the same time, as those of net/http's.

@@ -109,7 +109,7 @@ func (c *call) begin() {
 		length = -1
 	}
 	c.body = newSource(c.req.Body, length, keep)
-	c.next, _ = c.body.open()
+	c.next, _ = c.body.open(0)
 }
 
 func hasBody(r *http.Request) bool { return r.Body != nil && r.Body != http.NoBody }
@@ -153,7 +153,7 @@ func (c *call) again(a *attempt, v *verdict) bool {
 	}
 	skip := ReplayNotSkipped
 	if f.Class.Retryable = v.class.Retryable && (c.repeatable || v.untouched); f.Class.Retryable && c.body != nil {
-		skip = c.body.replayable()
+		skip = c.body.replayable(replayWait)
 		f.Class.Retryable = skip == ReplayNotSkipped
 	}
 	d := cortex.Decision{Reason: cortex.ReasonNotRetryable}
@@ -194,7 +194,7 @@ func (c *call) reopen() (skip ReplaySkip) {
 	switch {
 	case c.body != nil:
 		var body io.ReadCloser
-		if body, skip = c.body.open(); skip == ReplayNotSkipped {
+		if body, skip = c.body.open(replayWait); skip == ReplayNotSkipped {
 			c.next = body
 		}
 	case !hasBody(c.req):

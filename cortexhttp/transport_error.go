@@ -123,6 +123,9 @@ func notProcessed(err error) (refused, ok bool) {
 	case "http2: Transport received Server's graceful shutdown GOAWAY", "http2: client conn not usable":
 		return false, true
 	}
+	if strings.HasPrefix(s, "http2: Transport received GOAWAY from server ErrCode:") { // of streams above the last one processed
+		return true, true
+	}
 	if rest, found := strings.CutPrefix(s, "stream error: stream ID "); found {
 		return true, rest[digits(rest):] == "; REFUSED_STREAM; received from peer"
 	}

@@ -423,22 +423,27 @@ func TestTransportRequestAtFaultIsNeutral(t *testing.T) {
 	}
 }
 
-func TestTransportFeedsTheTargetsPressure(t *testing.T) {
-	for value, bad := range map[string]bool{"0.4000;q=0.5000;shed=0.8000;state=ELEVATED": false, "0.4;q=0.5;shed=NaN;state=ELEVATED": true, "junk": true} {
-		e := clientEngine(t)
+// What the target says of its own pressure holds back low priorities here, if it is well formed.
+func TestTransportFollowsTheTargetsPressure(t *testing.T) {
+	for value, follows := range map[string]bool{"0.4000;q=0.5000;shed=0.8000;state=ELEVATED": true, "0.4;q=0.5;shed=NaN;state=ELEVATED": false,
+		"0.4000;q=0.5000;shed=8;state=ELEVATED": false, "junk": false} {
+		var clock handClock
+		e := clientEngine(t, func(c *cortex.Config) { c.Now = clock.now })
 		tr, err := NewTransport(TransportConfig{Engine: e, Base: roundTripper(func(*http.Request) (*http.Response, error) {
+			clock.advance(5 * time.Millisecond)
 			return &http.Response{StatusCode: 200, Header: http.Header{HeaderPressure: {value}}, Body: http.NoBody}, nil
 		})})
 		if err != nil {
 			t.Fatal(err)
 		}
 		shed := 0
-		for range 2000 {
-			if _, err := tr.RoundTrip(request(t, WithPriority(t.Context(), 0), "GET", "")); errors.Is(err, cortex.ErrShed) {
+		for i := range 1000 {
+			if _, err := tr.RoundTrip(request(t, WithPriority(t.Context(), cortex.Priority(i%10)), "GET", "")); errors.Is(err, cortex.ErrShed) {
 				shed++
+				clock.advance(time.Millisecond)
 			}
 		}
-		if bad && shed > 0 || e.Stats().BadInput != 0 {
+		if (shed > 0) != follows || e.Stats().BadInput != 0 {
 			t.Errorf("%q: %d shed, %+v", value, shed, e.Stats())
 		}
 	}
