@@ -26,6 +26,7 @@ type Permit struct {
 	epoch   uint32
 	stripe  uint8
 	isProbe bool
+	soft    bool // given less than the extended timeout
 	// Guarded by the stripe's lock.
 	left, done bool
 }
@@ -122,8 +123,7 @@ func (e *Engine) admission(now time.Duration, prio int) (Reason, breaker.Probe, 
 		}
 		return ReasonCircuitOpen, breaker.Probe{}, false
 	}
-	n := e.countInFlight()
-	shed := e.limiter.ShedFraction(max(e.limiter.Q(n), 0))
+	shed := e.limiter.ShedFraction(e.limiter.Q(e.countInFlight()), e.critical(prio))
 	if p := e.limiter.RefuseProbability(prio, shed); p > 0 && e.random() < p {
 		return ReasonShed, breaker.Probe{}, false
 	}
@@ -271,17 +271,19 @@ func (e *Engine) newGeneration(now time.Duration, st breaker.State) {
 }
 
 // Timeout is the time this attempt should be given; 0 where Config.DisableTimeout is set. It is the adaptive timeout while
-// there is no queue. Where there is one, and for a probe, it is longer: a target that has become slow would otherwise be cut
+// all is well. Where there is a queue or others have just been cut, and for a probe, it is longer: a target that has become slow would otherwise be cut
 // into doing nothing but work that nobody waits for any more, and only an attempt with more time can tell it from one that
-// hangs. The in-flight limit bounds what that costs in a hang.
+// hangs. The in-flight limit bounds what that costs in a hang. Ask before the attempt starts.
 func (p *Permit) Timeout() time.Duration {
 	e := p.e
 	if e == nil || e.cfg.DisableTimeout {
 		return 0
 	}
 	p.given = time.Duration(e.timeoutNow.Load())
-	if p.isProbe || e.strained.Load() {
-		p.given = time.Duration(e.extended.Load())
+	if x := time.Duration(e.extended.Load()); x > p.given && (p.isProbe || e.strained.Load()) {
+		p.given = x
+	} else {
+		p.soft = x > p.given
 	}
 	return p.given
 }
@@ -408,7 +410,7 @@ func (e *Engine) count(o Outcome, p *Permit, now time.Duration) {
 		e.success++
 		e.rolling.Add(now, window.Counts{Success: 1})
 		e.rolling.AddLatency(now, bucketOf(latency), 1)
-		e.timeout.Observe(now, bucketOf(latency), 1)
+		e.learnTimeout(now, bucketOf(latency), 1)
 	case Failed:
 		e.pending.Failure++
 		e.rolling.Add(now, window.Counts{Failure: 1})
@@ -441,6 +443,9 @@ func (e *Engine) count(o Outcome, p *Permit, now time.Duration) {
 			e.trip(now)
 		}
 		return
+	}
+	if o == TimedOut && p.soft && p.latency >= p.given {
+		return // only an attempt that was given more time can tell a target that hangs from a slow one
 	}
 	if e.breaker.Failure(now, o == TimedOut, e.success, c.Success) {
 		e.trip(now)

@@ -157,7 +157,7 @@ func (s *Situation) delay(d *Decision, draw func() float64) Reason {
 	in := backoff.Input{Attempt: s.Attempt, CPS: d.CPS, Previous: s.Previous, Hint: s.RetryAfter}
 	left := time.Duration(math.MaxInt64)
 	if s.Remaining != 0 {
-		left = s.Remaining - s.Cost
+		left = max(0, s.Remaining) - max(0, s.Cost)
 		if left <= 0 {
 			return ReasonDeadline
 		}
@@ -269,9 +269,8 @@ func (e *Engine) situation(f *Failure, now time.Duration) Situation {
 	}
 	q := e.limiter.Q(e.countInFlight())
 	s.Signals.Q = unit(max(q, e.gauge.value()))
-	shed := e.limiter.ShedFraction(q)
-	s.Floor = Priority(e.limiter.Floor(shed))
-	s.RefuseProbability = e.limiter.RefuseProbability(prio, shed)
+	s.Floor = Priority(e.limiter.Floor(e.limiter.ShedFraction(q, false)))
+	s.RefuseProbability = e.limiter.RefuseProbability(prio, e.limiter.ShedFraction(q, e.critical(prio)))
 	s.Price = e.limiter.Price(e.sig.l, q, e.sig.slow)
 	w0, b99, _, _ := e.limiter.Baseline()
 	s.Cost = max(b99, callCost*w0)

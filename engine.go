@@ -23,7 +23,10 @@ const (
 	baselineMin  = 200
 	rearmBelow   = 5_000 // evidence below which the evidence trip is armed again, in basis points
 	strainedFrom = 0.3   // queue pressure from which attempts are given the extended timeout
-	callCost     = 2     // a retry needs max(B99, 2·W0) to finish
+	// queueTimeouts is how many of the usual timeouts the in-flight limit reckons with: what waits in a queue is given the
+	// extended timeout.
+	queueTimeouts = 2
+	callCost      = 2 // a retry needs max(B99, 2·W0) to finish
 )
 
 // An Engine guards one target. Create it with [New]. All methods are safe for concurrent use.
@@ -41,7 +44,7 @@ type Engine struct {
 	offeredBy   [limit.MaxLevels + 1]atomic.Uint64 // offered and refused without touching a stripe, since the last tick
 	timeoutNow  atomic.Int64
 	extended    atomic.Int64 // timeout of the attempts that look beyond it
-	strained    atomic.Bool  // there is a queue: what takes long may be waiting
+	strained    atomic.Bool  // there is a queue, or attempts are being cut: what takes long may be waiting
 	gauge       gauge
 	remote      remoteView
 	closedOnly  bool // ablation: no circuit
@@ -164,7 +167,7 @@ func (e *Engine) advance(now time.Duration) {
 	} else {
 		e.advanceLaw(s, now)
 	}
-	e.strained.Store(e.sig.q >= strainedFrom)
+	e.strained.Store(e.sig.q >= strainedFrom || e.timeout.Cutting(now))
 	e.sig.q = unit(max(e.sig.q, s.Gauge))
 	e.pending = window.Counts{}
 	e.errorArea = 0
@@ -186,7 +189,7 @@ func (e *Engine) advanceLaw(s limit.Sample, now time.Duration) {
 	s.ErrorArea = e.errorArea.Seconds()
 	s.Success, s.Failure, s.TimedOut, s.Throttled = e.pending.Success, e.pending.Failure, e.pending.Timeout, e.pending.Throttled
 	s.Offered = &e.offered
-	s.Timeout = time.Duration(e.timeoutNow.Load())
+	s.Timeout = min(queueTimeouts*e.timeout.Usual(), e.timeout.Extended())
 	if e.cfg.DisableTimeout {
 		s.Timeout = 0
 	}
@@ -265,11 +268,21 @@ func (e *Engine) collectLatencies(s *stripe) {
 	for b := s.lo; b <= s.hi; b++ {
 		if k := uint64(s.latency[b]); k > 0 {
 			e.rolling.AddLatency(s.last, b, k)
-			e.timeout.Observe(s.last, b, k)
+			e.learnTimeout(s.last, b, k)
 			s.latency[b] = 0
 		}
 	}
 	s.lo, s.hi = window.Buckets, -1
+}
+
+// learnTimeout gives the latencies of successes to the adaptive timeout. A timeout learned in an incident would let the next one
+// go unnoticed for as long; while it lasts, the extended timeout serves.
+func (e *Engine) learnTimeout(now time.Duration, bucket int, n uint64) {
+	if e.limiter.Frozen() {
+		e.timeout.CountSuccesses(now, n)
+		return
+	}
+	e.timeout.Observe(now, bucket, n)
 }
 
 // grant shares the room in which nothing could be refused among the stripes, until the next tick.

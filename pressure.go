@@ -74,7 +74,7 @@ func (e *Engine) pressure(now time.Duration) Pressure {
 		sig.Q = unit(max(q, e.gauge.value()))
 		p.Limit, p.Capacity = e.limiter.Limit(), e.limiter.Capacity()
 		p.BaselineSojourn, p.BaselineP99, p.BaselineInFlight, p.Warm = e.limiter.Baseline()
-		p.Shed = e.limiter.ShedFraction(q)
+		p.Shed = e.limiter.ShedFraction(q, false)
 		p.Floor = Priority(e.limiter.Floor(p.Shed))
 		p.Price = e.limiter.Price(e.sig.l, q, e.sig.slow)
 	}
@@ -82,14 +82,6 @@ func (e *Engine) pressure(now time.Duration) Pressure {
 	p.Signals, p.CPS, p.State = sig, float64(cps)/one, stateOf(cps)
 	p.Evidence = e.cfg.Weights.Evidence(sig)
 	return p
-}
-
-// AttemptTimeout is the timeout for an attempt that starts now; 0 where Config.DisableTimeout is set. It costs an atomic load.
-func (e *Engine) AttemptTimeout() time.Duration {
-	if e.cfg.DisableTimeout {
-		return 0
-	}
-	return time.Duration(e.timeoutNow.Load())
 }
 
 // Stats counts what an engine did since it was made.

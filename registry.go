@@ -90,9 +90,12 @@ func (r *Registry) Engine(target string) (*Engine, error) {
 		delete(r.engines, r.ring[at].target)
 		r.evicted.Add(1)
 	}
+	// Not marked as used before it is asked for again: targets that come once make room first.
 	en = &entry{target: target, engine: e}
-	en.used.Store(true)
 	r.ring[at] = en
+	if at == r.hand && len(r.ring) == r.limit {
+		r.hand = (r.hand + 1) % len(r.ring)
+	}
 	r.engines[target] = en
 	return e, nil
 }

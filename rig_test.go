@@ -411,7 +411,7 @@ func TestASlowTargetIsNotTakenForADeadOne(t *testing.T) {
 		inFault float64 // most attempts a call offered
 	}{
 		{300, 10, 4, 0.92, 0}, {300, 10, 0, 0, 0.02},
-		{2000, 70, 4, 0.92, 0}, {2000, 70, 0, 0, 0.01},
+		{2000, 70, 4, 0.92, 0}, {2000, 70, 0, 0, 0.015},
 		{20, 2, 4, 0.8, 0}, {5, 2, 4, 0.95, 0},
 	} {
 		t.Run(fmt.Sprintf("%v calls a second, service × %v", c.rate, c.factor), func(t *testing.T) {

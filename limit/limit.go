@@ -17,21 +17,23 @@ const MaxLevels = 31
 
 // Constants of the law (control-law 1.6).
 const (
-	alpha      = 0.35 // share of the slack between the healthy P99 and the timeout that queueing may take
-	setPoint   = 0.5  // Q*: at it the mean sojourn time is τ*
-	kp         = 1.0  // proportional gain; by itself the fuse: at Q = 1.5 everything is refused
-	kiTau      = 0.8  // integral gain × τ*: the plant is an integrator, so the gain must scale with 1/τ*
-	kiMin      = 0.05
-	kiMax      = 5.0
-	phiMax     = 0.98 // anti-windup; a trickle always gets through
-	kappaMin   = 0.1
-	kappaBack  = 30.0 // s
-	leak       = 60.0 // s: without load nothing is learned about capacity, so the estimate leaks
-	n0Tau      = 10.0 // s
-	priceLow   = 0.02 // price of a retry when failures do not depend on load
-	warmCount  = 100  // successes that end the warm-up
-	throttleOK = 0.05 // share of 429s that sheds nothing
-	gaugeOK    = 0.8  // fill of a user's own queue that sheds nothing
+	alpha     = 0.35 // share of the slack between the healthy P99 and the timeout that queueing may take
+	setPoint  = 0.5  // Q*: at it the mean sojourn time is τ*
+	kp        = 1.0  // proportional gain; by itself the fuse: at Q = 1.5 everything is refused
+	kiTau     = 0.8  // integral gain × τ*: the plant is an integrator, so the gain must scale with 1/τ*
+	kiMin     = 0.05
+	kiMax     = 5.0
+	phiMax    = 0.98 // anti-windup; a trickle always gets through
+	kappaMin  = 0.1
+	kappaBack = 30.0 // s
+	leak      = 60.0 // s: without load nothing is learned about capacity, so the estimate leaks
+	n0Tau     = 10.0 // s
+	priceLow  = 0.02 // price of a retry when failures do not depend on load
+	warmCount = 100  // successes that end the warm-up
+	// criticalSlack is by how much more queue pressure critical calls are refused than others.
+	criticalSlack = 0.5
+	throttleOK    = 0.05 // share of 429s that sheds nothing
+	gaugeOK       = 0.8  // fill of a user's own queue that sheds nothing
 )
 
 // Ingredients is a set of parts of the adaptive law, for switching them off one at a time. It is for the laboratory's
@@ -114,6 +116,7 @@ type Limiter struct {
 	first      time.Duration // first arrival
 	started    bool
 	warm       bool
+	frozen     bool
 
 	x, nbar, w, errOcc float64 // EWMAs with τx, same fill
 	thr, out           float64 // throttled answers and all outcomes a second, same fill
@@ -319,7 +322,8 @@ func (l *Limiter) block(now float64) {
 
 // baseline moves W0, B99 and N0 toward what calm operation shows: fast downward, slowly upward, not at all in trouble.
 func (l *Limiter) baseline(s Sample, now, dt float64, busy bool) {
-	if l.on(BaselineFreeze) && (!s.Calm || l.phi > 0.01 || busy) {
+	l.frozen = l.on(BaselineFreeze) && (!s.Calm || l.phi > 0.01 || busy)
+	if l.frozen {
 		l.block(now)
 		return
 	}
@@ -431,15 +435,20 @@ func (l *Limiter) Q(n int64) float64 {
 	if !l.on(AdaptiveLimit) {
 		return 0
 	}
-	free := float64(n)
+	free := float64(max(0, n))
 	if l.w > 0 && l.on(ErrorOccupancy) {
 		free = math.Max(0, free-l.errOcc/l.w)
 	}
 	return free / math.Min(l.limit, l.cwnd)
 }
 
-// ShedFraction is the share of the offered calls to shed at queue pressure q, lowest priority first.
-func (l *Limiter) ShedFraction(q float64) float64 {
+// ShedFraction is the share of the offered calls to shed at queue pressure q, lowest priority first, for a call that is
+// critical or not. When a capacity is lost at once, the queue overshoots for a moment and the fraction passes what has to be
+// shed in the end; the proportional part starts later for critical calls, so that the moment does not reach them.
+func (l *Limiter) ShedFraction(q float64, critical bool) float64 {
+	if critical {
+		q -= criticalSlack
+	}
 	if !l.warm && q < 1 && !l.hasE {
 		return l.remote
 	}
@@ -498,11 +507,11 @@ func (l *Limiter) Floor(shed float64) int {
 // Headroom is how many more attempts may enter before any could be refused: while they last, admission needs no look at the
 // law. It is 0 when anything but an empty queue speaks.
 func (l *Limiter) Headroom(inFlight int64) int64 {
-	if !l.on(AdaptiveLimit) {
-		return math.MaxInt32
-	}
 	if l.phi > 0 || l.remote > 0 || l.byPressure || l.hasE && l.e > 0 {
 		return 0
+	}
+	if !l.on(AdaptiveLimit) {
+		return math.MaxInt32
 	}
 	edge := setPoint
 	if !l.warm {
@@ -565,6 +574,10 @@ func (l *Limiter) Restart() {
 	}
 	l.block(l.last.Seconds())
 }
+
+// Frozen reports whether the target is in trouble, so that nothing is to be learned of its healthy operation. It is false
+// during the cold start.
+func (l *Limiter) Frozen() bool { return l.frozen }
 
 // Limit is the number of attempts in flight at which Q is 1.
 func (l *Limiter) Limit() float64 { return math.Min(l.limit, l.cwnd) }

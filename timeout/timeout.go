@@ -83,6 +83,7 @@ const (
 type Timeout struct {
 	cfg     Config
 	current time.Duration // within [cfg.Min, cfg.Max]
+	usual   time.Duration // current without what Late has raised
 
 	now   time.Duration // latest time seen
 	asOf  time.Duration // the decayed numbers are as of here
@@ -123,6 +124,7 @@ func New(c Config) (*Timeout, error) {
 	return &Timeout{
 		cfg:     c,
 		current: c.Bootstrap,
+		usual:   c.Bootstrap,
 		keep:    max(keepSamples, 2*float64(c.MinSamples)),
 	}, nil
 }
@@ -130,10 +132,20 @@ func New(c Config) (*Timeout, error) {
 // Current returns the timeout in force, within [Min, Max].
 func (t *Timeout) Current() time.Duration { return t.current }
 
+// Usual returns the timeout without what [Timeout.Late] has raised for the moment: what is usual for this target.
+func (t *Timeout) Usual() time.Duration { return t.usual }
+
 // Extended returns the timeout of an attempt that is to find out whether the value in force is too short: eight times as long,
 // at least Bootstrap, at most Max.
 func (t *Timeout) Extended() time.Duration {
 	return clampTime(extendFactor*float64(t.current), max(t.current, t.cfg.Bootstrap), t.cfg.Max)
+}
+
+// Cutting reports whether so many attempts were cut within the last second or so that it is no accident.
+func (t *Timeout) Cutting(now time.Duration) bool {
+	t.advance(now)
+	t.fadeBurst()
+	return t.burst >= max(burstTimeouts, burstShare*(t.burst+t.burstOK))
 }
 
 // Late tells of a success that took longer than the timeout in force, from an attempt that had more time. Where others have
@@ -141,9 +153,7 @@ func (t *Timeout) Extended() time.Duration {
 // reports true: those timeouts were of our own making. Less would not do: the work that was cut is still being done, and
 // what queues behind it takes longer than the one that was seen. The success is to be given to Observe as well.
 func (t *Timeout) Late(now, latency time.Duration) bool {
-	t.advance(now)
-	t.fadeBurst()
-	if latency <= t.current || t.burst < max(burstTimeouts, burstShare*(t.burst+t.burstOK)) {
+	if latency <= t.current || !t.Cutting(now) {
 		return false
 	}
 	t.raised = clampTime(t.cfg.Multiplier*float64(latency), t.Extended(), t.cfg.Max)
@@ -178,6 +188,20 @@ func (t *Timeout) Observe(now time.Duration, latencyBucket int, n uint64) {
 		return
 	}
 	t.sample(latencyBucket, float64(n))
+	t.count(n)
+}
+
+// CountSuccesses counts successes whose latencies are not to be learned from, because the target is in trouble: they weigh
+// against the timeouts, and a value that was raised stays.
+func (t *Timeout) CountSuccesses(now time.Duration, n uint64) {
+	t.advance(now)
+	if t.now < t.raisedUntil {
+		t.raisedUntil = addTime(t.now, lateFor)
+	}
+	t.count(n)
+}
+
+func (t *Timeout) count(n uint64) {
 	t.succeeded += float64(n)
 	t.fadeBurst()
 	t.burstOK += float64(n)
@@ -227,6 +251,9 @@ func (t *Timeout) Refresh(now time.Duration) time.Duration {
 	if t.fresh && t.total >= float64(t.cfg.MinSamples) {
 		t.estimate()
 	}
+	if t.raised > 0 && t.now >= t.raisedUntil {
+		t.raised, t.current = 0, t.usual
+	}
 	return t.current
 }
 
@@ -250,6 +277,7 @@ func (t *Timeout) grow() {
 		return
 	}
 	t.current = clampTime(growFactor*float64(t.current), t.current, t.cfg.Max)
+	t.usual = t.current
 	t.growSince, t.growCount = t.now, 0
 }
 
@@ -263,13 +291,14 @@ func (t *Timeout) crowded() bool {
 func (t *Timeout) estimate() {
 	p := t.p999()
 	next := clampTime(t.cfg.Multiplier*float64(p), t.cfg.Min, t.cfg.Max)
-	if t.now < t.raisedUntil {
-		next = max(next, t.raised)
-	}
 	// The last bucket stands for everything above the scale (64 s): a latency there is a lower bound, no reason to shrink.
 	top := window.Bucket(p) == window.Buckets-1
-	if next > t.current || !top {
-		t.current = next
+	if next > t.usual || !top {
+		t.usual = next
+	}
+	t.current = t.usual
+	if t.now < t.raisedUntil {
+		t.current = max(t.current, t.raised)
 	}
 	t.fresh = false
 }
