@@ -12,8 +12,8 @@ import (
 
 // A Permit is the right to make one attempt. It is used once: by [Permit.Done] or [Permit.Record] with the outcome, or by
 // [Permit.Release] without one; whatever comes later changes nothing. Defer Release right after a successful admission, so
-// that a panic, Goexit or early return frees it. A Permit must not be copied after first use; its methods may be called from
-// several goroutines, and do nothing on the zero Permit.
+// that a panic, Goexit or early return frees it. A Permit must not be copied after first use; its methods, but for
+// [Permit.Timeout], may be called from several goroutines, and do nothing on the zero Permit.
 type Permit struct {
 	_       noCopy
 	e       *Engine

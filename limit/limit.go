@@ -603,7 +603,7 @@ func seconds(s float64) time.Duration {
 	if !(s > 0) {
 		return 0
 	}
-	if s > math.MaxInt64/1e9 {
+	if s >= math.MaxInt64/1e9 {
 		return math.MaxInt64
 	}
 	return time.Duration(s * 1e9)
