@@ -112,7 +112,7 @@ func TestEveryReasonHasATitle(t *testing.T) {
 	seen := map[string]cortex.Reason{}
 	for _, r := range cortex.Reasons() {
 		title := problemTitle(r.String(), 503)
-		if other, there := seen[title]; there || title == http.StatusText(503) {
+		if other, there := seen[title]; there || title == http.StatusText(http.StatusServiceUnavailable) {
 			t.Errorf("%s: title %q, also of %s", r, title, other)
 		}
 		seen[title] = r

@@ -54,6 +54,49 @@ func TestOutcomeIsTheUsersToSay(t *testing.T) {
 	wantStats(t, e, cortex.Stats{Calls: 2, Attempts: 2, Failures: 1, Successes: 1})
 }
 
+// What goes on until somebody leaves is judged when it begins, anything else at its end.
+func TestEndlessAnswersAreJudgedByTheirBeginning(t *testing.T) {
+	for _, c := range []struct {
+		method, contentType string
+		status              int
+		endless             bool
+	}{
+		{"GET", "text/event-stream", 200, true},
+		{"GET", "TEXT/EVENT-STREAM;charset=utf-8", 200, true},
+		{"GET", "", http.StatusSwitchingProtocols, true},
+		{"CONNECT", "", 200, true},
+		{"CONNECT", "", 403, false},
+		{"GET", "", 200, false},
+		{"GET", "text/event", 200, false},
+		{"GET", "text/plain", 200, false},
+	} {
+		e := serverEngine(t, cortex.Config{})
+		h := guardHandler(t, HandlerConfig{Engine: e}, func(w http.ResponseWriter, r *http.Request) {
+			if c.contentType != "" {
+				w.Header().Set("Content-Type", c.contentType)
+			}
+			w.WriteHeader(c.status)
+			if n := e.Pressure().InFlight; (n == 0) != c.endless {
+				t.Errorf("%+v: %d in flight after the header", c, n)
+			}
+			panic(http.ErrAbortHandler)
+		})
+		func() {
+			defer func() { recover() }()
+			r := httptest.NewRequest("GET", "/", nil)
+			r.Method = c.method
+			h.ServeHTTP(httptest.NewRecorder(), r)
+		}()
+		want := cortex.Stats{Calls: 1, Attempts: 1, Failures: 1}
+		if c.endless {
+			want.Failures, want.Successes = 0, 1
+		}
+		if wantStats(t, e, want); t.Failed() {
+			t.Fatalf("%+v", c)
+		}
+	}
+}
+
 // F20: the refusal of a guard below is not a failure of this process.
 func TestAnswerOfAGuardBelowIsNeutral(t *testing.T) {
 	e := serverEngine(t, cortex.Config{})

@@ -137,7 +137,7 @@ func TestHidePressureKeepsNumbersToItself(t *testing.T) {
 	h := guardHandler(t, HandlerConfig{Engine: e, HidePressure: true}, answerOK)
 	w := ask(h, "GET", "/pay", neighbour, "X-Priority: 3")
 	body := w.Body.String()
-	for _, secret := range []string{"cps", "signals", "floor", "0.7", "api\""} {
+	for _, secret := range []string{"cps", "signals", "floor", "0.7", "below 7", "api\""} {
 		if strings.Contains(body, secret) {
 			t.Errorf("refusal tells %q: %s", secret, body)
 		}
@@ -150,6 +150,22 @@ func TestHidePressureKeepsNumbersToItself(t *testing.T) {
 		if v := w.Header().Values(HeaderPressure); len(v) > 0 {
 			t.Errorf("answer %d reports %q", w.Code, v)
 		}
+	}
+}
+
+// The body of a refusal is kept for those to come, but not beyond the numbers it tells.
+func TestRefusalTellsTheNumbersOfItsMoment(t *testing.T) {
+	var clock handClock
+	fill := 1.0
+	c := overloaded
+	c.Now, c.Queue = clock.now, func() (float64, float64) { return fill, 1 }
+	h := guardHandler(t, HandlerConfig{Engine: serverEngine(t, c)}, mustNotRun(t))
+	for _, want := range []string{`"cps":0.7,`, `"cps":0.63,`} {
+		if body := ask(h, "GET", "/pay", stranger).Body.String(); !strings.Contains(body, want) {
+			t.Errorf("want %s in %s", want, body)
+		}
+		fill = 0.9
+		clock.advance(time.Second)
 	}
 }
 
