@@ -200,3 +200,10 @@ func TestHintAloneIsNoClass(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 }
+
+func TestDeadlineLongPast(t *testing.T) {
+	d := cortex.Situation{Retryable: true, MaxRetries: 3, Tokens: 1, Remaining: math.MinInt64, Cost: time.Second}.Decide(func() float64 { return 0.5 })
+	if d.Reason != cortex.ReasonDeadline {
+		t.Errorf("%+v", d)
+	}
+}

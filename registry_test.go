@@ -223,3 +223,15 @@ func TestRegistryUnderConcurrentUse(t *testing.T) {
 		return true
 	})
 }
+
+// What is asked for often stays when a scan passes by.
+func TestRegistryKeepsWhatIsUsed(t *testing.T) {
+	r := cortex.NewRegistry(func(string) cortex.Config { return cortex.Config{} }, 10)
+	hot := engineOf(t, r, "hot")
+	for i := range 500 {
+		engineOf(t, r, fmt.Sprint("scan ", i))
+		if engineOf(t, r, "hot") != hot {
+			t.Fatalf("gone after %d other targets", i+1)
+		}
+	}
+}

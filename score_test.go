@@ -182,3 +182,13 @@ func TestDecisionOnNonsenseIsStillJSON(t *testing.T) {
 		}
 	}
 }
+
+func TestEvidenceOfCircuitOnlyWeights(t *testing.T) {
+	defer func() {
+		if r := recover(); r != nil {
+			t.Errorf("panic: %v", r)
+		}
+	}()
+	cortex.Weights{C: 1}.Evidence(cortex.Signals{F: 1})
+	cortex.Situation{Weights: cortex.Weights{C: 1}, Retryable: true, MaxRetries: 3}.Decide(func() float64 { return 0 })
+}
