@@ -53,9 +53,11 @@ func (c *call) stamp(a *attempt, h http.Header, own bool) http.Header {
 // what stands in the request already.
 func (c *call) markValue() string {
 	switch {
+	case c.above && c.mark.Retries > 0:
+		return FormatAttempt(c.mark.Attempt, c.mark.Retries)
 	case c.above:
-		// The retries that the layer above may make stand in the request where they came over the network. Below, it
-		// only matters that there are some.
+		// How many the layer above may make stands in the request where it came over the network. Else it matters only that
+		// there are some.
 		if v, ok := single(c.req.Header, HeaderAttempt); ok {
 			if _, retries, ok := ParseAttempt(v); ok && retries > 0 {
 				return ""

@@ -89,7 +89,6 @@ func (a *attempt) run(c *call) verdict {
 		err = errNoResponse
 	}
 	if err == nil {
-		a.permit.Answered()
 		a.resp, a.body = resp, resp.Body
 	}
 	if a.tell != nil {
@@ -117,7 +116,7 @@ func (a *attempt) run(c *call) verdict {
 func (a *attempt) request(c *call) (*http.Request, error) {
 	a.hooks(!c.repeatable)
 	ctx := &a.ctx
-	ctx.trace, ctx.marked, ctx.mark.Attempt = &a.trace, c.retries > 0, c.attempt
+	ctx.trace, ctx.marked, ctx.mark = &a.trace, c.retries > 0, cortex.RetryMark{Attempt: c.attempt, Retries: c.retries}
 	ctx.Context, a.cancel = context.WithCancelCause(c.ctx)
 
 	prepare := c.t.cfg.Prepare
@@ -149,11 +148,6 @@ func (a *attempt) request(c *call) (*http.Request, error) {
 		}
 	}
 	return req, nil
-}
-
-// plain reports whether the request goes over HTTP/1 for sure.
-func (t *Transport) plain(r *http.Request) bool {
-	return t.std && !t.h2c && r.URL != nil && r.URL.Scheme == "http"
 }
 
 // arm starts the timeout, unless the caller's own deadline is nearer.
@@ -205,26 +199,29 @@ func (a *attempt) answered(c *call) verdict {
 		return a.failed(c, &attemptTimeout{a.timeout}, true)
 	}
 	a.result.Status = resp.StatusCode
+	v := verdict{resp: resp, class: class, forbidden: forbidsRetry(resp.Header)}
+	if v.good() {
+		a.permit.Answered() // the rest of the answer is no latency
+	}
 	if a.grpc && c.retries > c.attempt && (c.body == nil || c.body.replayable(0) == ReplayNotSkipped) {
 		if trailer, ok := a.lookAhead(); ok {
-			class, a.grpc = trailer, false
+			v.class, a.grpc = trailer, false
 		}
 	}
-	v := verdict{resp: resp, class: class, forbidden: forbidsRetry(resp.Header)}
-	a.outcome, a.settled = class.Outcome, true
+	a.outcome, a.settled = v.class.Outcome, true
 	if !v.good() {
-		a.conclude(class.Outcome, nil)
+		a.conclude(a.outcome, nil)
 	}
 	switch {
 	case upgraded:
 		// The connection is the caller's now, and the body stays what it is, something to write to. net/http's transport
 		// minds the context no longer; of another the context ends with the caller's.
-		a.conclude(class.Outcome, nil)
+		a.conclude(a.outcome, nil)
 		if c.t.std {
 			a.cancel(nil)
 		}
 	case bodyless(c.req.Method, resp):
-		a.conclude(class.Outcome, nil)
+		a.conclude(a.outcome, nil)
 		a.cancel(nil)
 		if resp.Body == nil {
 			resp.Body = http.NoBody

@@ -257,7 +257,7 @@ func (c *call) refused(err error) error {
 // bookHidden counts replays that the base transport made by itself, and charges them.
 func (c *call) bookHidden(n int) {
 	for range n {
-		c.engine.Decide(cortex.Failure{Err: errStale, Class: cortex.Class{Retryable: true}, Priority: c.priority, Attempt: c.attempt})
+		c.engine.CountRetry()
 		c.attempt++
 		c.made++
 	}
