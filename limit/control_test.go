@@ -344,7 +344,7 @@ func TestHeadroomPromisesNothingTheLawRefuses(t *testing.T) {
 				promised++
 			}
 			for _, k := range []int64{1, room/2 + 1, room} {
-				if k > room {
+				if k < 1 || k > room {
 					continue
 				}
 				// The k-th to enter finds n + k − 1 in flight.
