@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	callRate     = 250 // calls a second to each side: 62 % of what the upstream can do
+	callRate     = 100 // calls a second to each side: 62 % of what the upstream can do
 	callDeadline = 3 * time.Second
 )
 

@@ -25,7 +25,7 @@ var timeline = []phase{
 }
 
 const (
-	workers     = 10
+	workers     = 4
 	serviceTime = 25 * time.Millisecond
 )
 
