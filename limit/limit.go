@@ -31,7 +31,7 @@ const (
 	priceLow  = 0.02 // price of a retry when failures do not depend on load
 	warmCount = 100  // successes that end the warm-up
 	// criticalSlack is by how much more queue pressure critical calls are refused than others.
-	criticalSlack = 0.5
+	criticalSlack = 0.75
 	throttleOK    = 0.05 // share of 429s that sheds nothing
 	gaugeOK       = 0.8  // fill of a user's own queue that sheds nothing
 )
@@ -412,7 +412,25 @@ func (l *Limiter) integrate(s Sample, dt, now float64, arrived bool) {
 	}
 	ki := math.Min(kiMax, math.Max(kiMin, kiTau/l.tau))
 	e := math.Max(-1, math.Min(1, l.errorAt(l.Q(s.InFlight))))
-	l.phi = math.Max(0, math.Min(phiMax, l.phi+math.Min(dt, 0.1)*ki*e))
+	most := phiMax
+	if l.Q(s.InFlight) < setPoint+criticalSlack {
+		// Winding up beyond the share of those who are not critical would only make the moment of overshoot longer for those
+		// who are: the queue falls already. It takes a queue that overflows with nobody else in it.
+		most = math.Min(phiMax, math.Max(l.phi, 1-l.criticalShare()))
+	}
+	l.phi = math.Max(0, math.Min(most, l.phi+math.Min(dt, 0.1)*ki*e))
+}
+
+// criticalShare is the share of critical calls among those offered.
+func (l *Limiter) criticalShare() float64 {
+	if l.pdSum <= 0 {
+		return 0
+	}
+	n := 0.0
+	for _, v := range l.pd[max(0, l.cfg.Levels-1) : l.cfg.Levels+1] {
+		n += v
+	}
+	return n / l.pdSum
 }
 
 func (l *Limiter) errorAt(q float64) float64 {
