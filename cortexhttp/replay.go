@@ -128,6 +128,13 @@ func (s *source) replayable(wait time.Duration) ReplaySkip {
 	return s.settle(wait)
 }
 
+// replayableWhole reports whether all of the body has been sent, and can be sent again.
+func (s *source) replayableWhole() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.whole() && !s.over
+}
+
 // settle is replayable with s.mu held, which it gives away while it waits.
 func (s *source) settle(wait time.Duration) ReplaySkip {
 	skip := s.skip()

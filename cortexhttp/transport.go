@@ -54,7 +54,7 @@ type TransportConfig struct {
 	// Now is the wall clock that dates in hints are compared with; nil: time.Now.
 	Now func() time.Time
 
-	// DisableMark leaves [HeaderAttempt] out.
+	// DisableMark leaves [HeaderAttempt] and [HeaderTimeout] out, for targets that are none of our own.
 	DisableMark bool
 }
 
@@ -81,7 +81,7 @@ type TransportConfig struct {
 // net/http's transport sends requests without a body again by itself where a kept-alive connection turns out to be dead, or
 // an HTTP/2 server did not process them. That stays: a stale connection says nothing of the target, and must not surface
 // as an error where retries are off. Such replays are counted (Report.Hidden), charged to the retry budget and to
-// MaxRetries. Requests with a body are never sent again behind the engine's back. A server's keep-alive
+// MaxRetries. Requests with a body it does not send again, as long as the engine retries. A server's keep-alive
 // time should be longer than IdleConnTimeout of its clients: a POST that meets a connection that the server is just closing
 // may have been processed, and fails.
 //

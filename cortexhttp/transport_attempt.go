@@ -139,9 +139,10 @@ func (a *attempt) request(c *call) (*http.Request, error) {
 		return req, nil
 	}
 	req.Body = c.takeBody()
-	if c.t.std {
-		// The base must not send the body again by itself. Where the protocol is HTTP/1 for sure, its asking for the body says
-		// that it found nothing written; HTTP/2 asks after more than that, and gives a better error when it cannot.
+	if c.t.std && c.set.retries > 0 && !c.above {
+		// The base is not to send the body again by itself: that is for the engine to decide. Where the protocol is HTTP/1 for
+		// sure, its asking for the body says that it found nothing written; HTTP/2 asks after more than that, and gives a
+		// better error when it cannot.
 		req.GetBody = nil
 		if a.plain {
 			req.GetBody = refuseRewind
@@ -203,7 +204,7 @@ func (a *attempt) answered(c *call) verdict {
 	if v.good() {
 		a.permit.Answered() // the rest of the answer is no latency
 	}
-	if a.grpc && c.retries > c.attempt && (c.body == nil || c.body.replayable(0) == ReplayNotSkipped) {
+	if a.grpc && c.retries > c.attempt && (c.body == nil || c.body.replayableWhole()) {
 		if trailer, ok := a.lookAhead(); ok {
 			v.class, a.grpc = trailer, false
 		}
@@ -306,13 +307,18 @@ func (a *attempt) discard() {
 	if a.body == nil {
 		return
 	}
-	defer a.body.Close()
 	if a.stop != nil || a.resp.ContentLength > drainBytes || a.body == http.NoBody {
+		a.body.Close()
 		return
 	}
-	slow := time.AfterFunc(drainTime, a.expire)
-	defer slow.Stop()
+	slow := time.AfterFunc(drainTime, func() {
+		a.expire()
+		a.body.Close()
+	})
 	io.CopyN(io.Discard, a.body, drainBytes)
+	if slow.Stop() {
+		a.body.Close()
+	}
 }
 
 // Read and Close make the attempt its response's body. They may be called at the same time, as those of net/http's.

@@ -108,6 +108,9 @@ func (c *call) begin() {
 	if length == 0 {
 		length = -1
 	}
+	if length > keep {
+		c.retries = 0 // but for connections that are not made
+	}
 	c.body = newSource(c.req.Body, length, keep)
 	c.next, _ = c.body.open(0)
 }

@@ -29,6 +29,9 @@ func (e *attemptTimeout) Is(target error) bool { return target == context.Deadli
 // errStale is the error of a request with a body that met a dead kept-alive connection.
 var errStale = errors.New("cortexhttp: the kept-alive connection had been closed by the target")
 
+// closedIdle is net/http's error for a connection that was closed while it was idle: that says nothing of the target.
+const closedIdle = "http: server closed idle connection"
+
 // refuseRewind is the GetBody of requests over HTTP/1. net/http calls it to send a request again: where it found that nothing
 // was written to a kept-alive connection, or that the request is idempotent. That is for the engine to decide.
 func refuseRewind() (io.ReadCloser, error) { return nil, errStale }
@@ -44,6 +47,8 @@ func (a *attempt) classify(c *call, err error) (class cortex.Class, untouched, f
 		return c.set.classify(err), false, !leftToUs(err)
 	case errors.Is(err, errStale):
 		return cortex.Class{Outcome: cortex.Neutral, Retryable: true}, true, false
+	case err.Error() == closedIdle:
+		return cortex.Class{Outcome: cortex.Neutral, Retryable: true}, a.unwritten(c), false
 	case distrusted(err):
 		return cortex.Class{Outcome: cortex.Failed}, false, false
 	case a.unconnected(err):

@@ -435,6 +435,77 @@ func TestStaleConnectionHealsForIdempotentRequests(t *testing.T) {
 	}
 }
 
+// deafConn takes one request, and no byte of the next: what a client finds that was kept waiting by its own scheduler.
+type deafConn struct {
+	net.Conn
+	answered atomic.Bool
+}
+
+func (c *deafConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.answered.Store(n > 0 || c.answered.Load())
+	return n, err
+}
+
+func (c *deafConn) Write(p []byte) (int, error) {
+	if c.answered.Load() {
+		c.Conn.Close()
+		return 0, errors.New("broken pipe")
+	}
+	return c.Conn.Write(p)
+}
+
+// F50: where nothing was written, a POST heals as well. net/http says so only to those who let it have the body again.
+func TestNothingWrittenIsRetriedForEveryMethod(t *testing.T) {
+	for _, c := range []struct {
+		method, body string // the body as a reader, or as one that can be had again
+		again        bool
+	}{{"POST", "x", false}, {"POST", "x", true}, {"POST", "", false}, {"PUT", "x", false}, {"GET", "x", true}, {"GET", "", false}} {
+		for _, retries := range []bool{true, false} {
+			synctest.Test(t, func(t *testing.T) {
+				var bodies []string
+				e := clientEngine(t)
+				if !retries {
+					e = clientEngine(t, noRetries)
+				}
+				w := newWorld(t, e, func(w http.ResponseWriter, r *http.Request) {
+					b, _ := io.ReadAll(r.Body)
+					bodies = append(bodies, string(b))
+				})
+				w.base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+					conn, err := w.net.dial(ctx, network, addr)
+					return &deafConn{Conn: conn}, err
+				}
+				for i := range 2 {
+					var rep Report
+					req := request(t, WithReport(t.Context(), &rep), c.method, c.body)
+					if c.again {
+						req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(c.body)), nil }
+					}
+					resp, err := w.transport.RoundTrip(req)
+					if err != nil && !retries && c.body != "" && !c.again && i == 1 {
+						continue // nobody has the body any more
+					}
+					if status, _ := finish(t, resp, err); status != 200 || rep.Attempts != i+1 {
+						t.Errorf("%+v, retries %v, request %d: status %d, %+v", c, retries, i, status, rep)
+					}
+					if byItself := !retries && c.again || c.body == ""; i == 1 && byItself != (rep.Hidden > 0) {
+						t.Errorf("%+v, retries %v: %+v", c, retries, rep)
+					}
+				}
+				for _, b := range bodies {
+					if b != c.body {
+						t.Errorf("%+v: %q", c, bodies)
+					}
+				}
+				if s := e.Stats(); s.Failures != 0 && retries {
+					t.Errorf("%+v: %+v", c, s)
+				}
+			})
+		}
+	}
+}
+
 // F51: the retry wrapper could not be upgraded through, or wrote after it.
 func TestUpgradeThroughAProxy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -669,6 +740,38 @@ func TestTrailersOfAnswersPassAndSpeak(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An exchange where the target has its say first must not stand still while somebody looks ahead.
+func TestTalkInBothDirectionsIsNotHeldUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, clientEngine(t), func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/grpc")
+			w.(http.Flusher).Flush()
+			b, _ := io.ReadAll(r.Body)
+			w.Write(b)
+			w.Header().Set(http.TrailerPrefix+"Grpc-Status", "0")
+		}, overHTTP2, func(c *TransportConfig, _ *http.Server) {
+			c.RetryNonIdempotent = func(*http.Request) bool { return true }
+		})
+		pr, pw := io.Pipe()
+		req, err := http.NewRequestWithContext(t.Context(), "POST", "http://target/", pr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := w.client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			io.WriteString(pw, "hello")
+			pw.Close()
+		}()
+		if _, body := finish(t, resp, err); body != "hello" {
+			t.Errorf("%q", body)
+		}
+		w.wantOutcomes(cortex.Success)
+	})
 }
 
 // Trailers of the request, which are filled in while its body is read.
