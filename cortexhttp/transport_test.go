@@ -448,3 +448,123 @@ func TestTransportFollowsTheTargetsPressure(t *testing.T) {
 		}
 	}
 }
+
+// The mark of the layer above goes on unchanged; this layer does not claim retries of its own below it.
+func TestTransportPassesOnTheMarkFromAbove(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		mark   *cortex.RetryMark
+		header string // in the request already
+		e      *cortex.Engine
+		method string
+		off    bool
+		want   string
+	}{
+		{"none", nil, "", clientEngine(t), "GET", false, "0;retries=3"},
+		{"none, and a forged field", nil, "7;retries=9", clientEngine(t), "GET", false, "0;retries=3"},
+		{"none, no retries", nil, "", clientEngine(t, noRetries), "GET", false, "0;retries=0"},
+		{"none, not to be repeated", nil, "", clientEngine(t), "POST", false, "0;retries=0"},
+		{"none, other retries", nil, "", clientEngine(t, func(c *cortex.Config) { c.MaxRetries = 7 }), "GET", false, "0;retries=7"},
+		{"whole", &cortex.RetryMark{Attempt: 1, Retries: 2}, "", clientEngine(t), "GET", false, "1;retries=2"},
+		{"its retries in the field", &cortex.RetryMark{Attempt: 1}, "1;retries=2", clientEngine(t), "GET", false, "1;retries=2"},
+		{"its retries unknown", &cortex.RetryMark{Attempt: 1}, "junk", clientEngine(t), "GET", false, "1;retries=3"},
+		{"its retries unknown, no own", &cortex.RetryMark{Attempt: 1}, "", clientEngine(t, noRetries), "GET", false, "1;retries=1"},
+		{"not to be sent", &cortex.RetryMark{Attempt: 1, Retries: 2}, "", clientEngine(t), "GET", true, ""},
+	} {
+		var sent http.Header
+		tr, err := NewTransport(TransportConfig{Engine: c.e, DisableMark: c.off, Base: roundTripper(func(r *http.Request) (*http.Response, error) {
+			if sent == nil {
+				sent = r.Header
+			}
+			return &http.Response{StatusCode: 503, Header: http.Header{}, Body: http.NoBody}, nil
+		})})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		if c.mark != nil {
+			ctx = cortex.WithRetryMark(ctx, *c.mark)
+		}
+		var rep Report
+		req := request(t, WithReport(ctx, &rep), c.method, "")
+		if c.header != "" {
+			req.Header.Set(HeaderAttempt, c.header)
+		}
+		if _, err := tr.RoundTrip(req); err != nil {
+			t.Fatal(err)
+		}
+		if got := sent.Get(HeaderAttempt); got != c.want || (sent.Get(HeaderTimeout) == "") != c.off {
+			t.Errorf("%s: %q, want %q; time left %q", c.name, got, c.want, sent.Get(HeaderTimeout))
+		}
+		if c.mark != nil && (rep.Attempts != 1 || rep.Reason != cortex.ReasonRetriedAbove) {
+			t.Errorf("%s: %+v", c.name, rep)
+		}
+		cancel()
+	}
+}
+
+// An answer that comes as the time runs out is cut off in what follows its header: it is a timeout, and not passed on.
+func TestAnswerAtTheLastMomentIsATimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		body := &countedBody{Reader: strings.NewReader("x")}
+		e := clientEngine(t, noRetries)
+		tr, err := NewTransport(TransportConfig{Engine: e, Base: roundTripper(func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			return &http.Response{StatusCode: 200, Header: http.Header{}, Body: body}, nil
+		})})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var rep Report
+		_, err = tr.RoundTrip(request(t, WithReport(t.Context(), &rep), "GET", ""))
+		if !errors.Is(err, context.DeadlineExceeded) || !rep.TimedOut || e.Stats().Timeouts != 1 || body.closed() != 1 {
+			t.Errorf("%v, %+v, closed %d times", err, rep, body.closed())
+		}
+	})
+}
+
+// Those who look for a timeout the way of package net find one, also through http.Client.
+func TestAttemptTimeoutIsATimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, clientEngine(t, noRetries), func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+		_, err := w.client.Get("http://target/")
+		if ue, ok := errors.AsType[*url.Error](err); !ok || !ue.Timeout() {
+			t.Errorf("%v", err)
+		}
+		const want = `Get "http://target/": cortex: target: cortexhttp: no response headers within the attempt timeout of 1s ` +
+			"(1 attempt, no further: MAX_RETRIES_EXCEEDED)"
+		if err.Error() != want {
+			t.Errorf("%v", err)
+		}
+		if c := cortex.Classify(err); c.Outcome != cortex.TimedOut {
+			t.Errorf("%+v", c)
+		}
+	})
+}
+
+// A connection that was closed while idle says nothing of the target, however often that happens.
+func TestConnectionClosedWhileIdleIsNeutral(t *testing.T) {
+	e := clientEngine(t)
+	tr, err := NewTransport(TransportConfig{Engine: e, Base: roundTripper(func(*http.Request) (*http.Response, error) {
+		return nil, errors.New(closedIdle)
+	})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for method, attempts := range map[string]int{"PUT": 4, "POST": 1} {
+		var rep Report
+		tr.RoundTrip(request(t, WithReport(t.Context(), &rep), method, "x"))
+		if rep.Attempts != attempts || e.Stats().Failures != 0 {
+			t.Errorf("%s: %+v, %+v", method, rep, e.Stats())
+		}
+	}
+}
+
+func TestReplaySkipNames(t *testing.T) {
+	for s, want := range map[ReplaySkip]string{ReplayNotSkipped: "", ReplayBodyTooLarge: "BODY_TOO_LARGE", ReplayBodyInUse: "BODY_IN_USE",
+		ReplayBodyFailed: "BODY_FAILED", 9: "ReplaySkip(9)"} {
+		if b, err := s.MarshalText(); string(b) != want || err != nil {
+			t.Errorf("%d: %q, %v", uint8(s), b, err)
+		}
+	}
+}
