@@ -436,7 +436,7 @@ func (e *Engine) count(o Outcome, p *Permit, now time.Duration) {
 	if o == Success || e.circuit(now) != breaker.Closed || e.closedOnly {
 		return
 	}
-	e.gatherSuccesses()
+	e.gatherSuccesses(false)
 	c := e.rolling.Counts(spanAll)
 	if article {
 		if e.breaker.MeanTrips(c.Failures(), c.Success) {
@@ -449,16 +449,6 @@ func (e *Engine) count(o Outcome, p *Permit, now time.Duration) {
 	}
 	if e.breaker.Failure(now, o == TimedOut, e.success, c.Success) {
 		e.trip(now)
-	}
-}
-
-// gatherSuccesses takes the successes of the stripes, which a trip is judged by.
-func (e *Engine) gatherSuccesses() {
-	for i := range e.stripes {
-		s := &e.stripes[i]
-		s.mu.Lock()
-		e.takeSuccesses(s)
-		s.mu.Unlock()
 	}
 }
 

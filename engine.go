@@ -215,6 +215,7 @@ func (e *Engine) advanceLaw(s limit.Sample, now time.Duration) {
 // the attempts in flight.
 func (e *Engine) collect(now time.Duration, hist bool) (starts time.Duration) {
 	epoch := uint32(now / e.cfg.PermitLife)
+	e.gatherSuccesses(hist)
 	var done, in time.Duration
 	var n int64
 	for i := range e.stripes {
@@ -224,7 +225,6 @@ func (e *Engine) collect(now time.Duration, hist bool) (starts time.Duration) {
 		if s.epoch != epoch {
 			e.stats.Lost += uint64(s.turn(epoch, now))
 		}
-		e.takeSuccesses(s)
 		e.stats.Attempts += s.attempts
 		e.stats.Stale += s.stale
 		s.attempts, s.stale = 0, 0
@@ -235,9 +235,6 @@ func (e *Engine) collect(now time.Duration, hist bool) (starts time.Duration) {
 		n += s.inFlight
 		in += s.starts
 		done += s.done
-		if hist && s.lo <= s.hi {
-			e.collectLatencies(s)
-		}
 		s.mu.Unlock()
 	}
 	for p := range e.offeredBy[:e.cfg.Levels+1] {
@@ -252,23 +249,40 @@ func (e *Engine) collect(now time.Duration, hist bool) (starts time.Duration) {
 	return in
 }
 
-// takeSuccesses counts the successes of a stripe at the time of the newest of them: by now they may be old.
-func (e *Engine) takeSuccesses(s *stripe) {
-	if s.success == 0 {
-		return
+// gatherSuccesses takes the successes of the stripes, and their latencies if hist. They are dated when the newest of them
+// happened: by now they may be old.
+func (e *Engine) gatherSuccesses(hist bool) {
+	newest := time.Duration(0)
+	for i := range e.stripes {
+		s := &e.stripes[i]
+		s.mu.Lock()
+		newest = max(newest, s.last)
+		s.mu.Unlock()
 	}
-	e.pending.Success += s.success
-	e.success += s.success
-	e.stats.Successes += s.success
-	e.rolling.Add(s.last, window.Counts{Success: s.success})
-	s.success = 0
+	n := uint64(0)
+	for i := range e.stripes {
+		s := &e.stripes[i]
+		s.mu.Lock()
+		n += s.success
+		s.success = 0
+		if hist && s.lo <= s.hi {
+			e.collectLatencies(s, newest)
+		}
+		s.mu.Unlock()
+	}
+	if n > 0 {
+		e.pending.Success += n
+		e.success += n
+		e.stats.Successes += n
+		e.rolling.Add(newest, window.Counts{Success: n})
+	}
 }
 
-func (e *Engine) collectLatencies(s *stripe) {
+func (e *Engine) collectLatencies(s *stripe, at time.Duration) {
 	for b := s.lo; b <= s.hi; b++ {
 		if k := uint64(s.latency[b]); k > 0 {
-			e.rolling.AddLatency(s.last, b, k)
-			e.learnTimeout(s.last, b, k)
+			e.rolling.AddLatency(at, b, k)
+			e.learnTimeout(at, b, k)
 			s.latency[b] = 0
 		}
 	}

@@ -121,6 +121,7 @@ type Limiter struct {
 	x, nbar, w, errOcc float64 // EWMAs with τx, same fill
 	thr, out           float64 // throttled answers and all outcomes a second, same fill
 	mu                 float64 // capacity estimate, successes a second
+	muCalm             float64 // before the trouble that goes on now
 	w0, b99, n0        float64 // baseline
 	tau                float64 // τ*
 	tauX               float64
@@ -327,6 +328,7 @@ func (l *Limiter) baseline(s Sample, now, dt float64, busy bool) {
 		l.block(now)
 		return
 	}
+	l.muCalm = l.mu
 	l.n0 += (l.queueing()/math.Max(l.w, 1e-9) - l.n0) * (1 - math.Exp(-dt/n0Tau)) * l.w
 	l.blockArea += s.Area
 	l.blockErr += s.ErrorArea
@@ -586,6 +588,7 @@ func (l *Limiter) Tripped(slow bool) {
 func (l *Limiter) Restart() {
 	l.x, l.nbar, l.w, l.errOcc, l.thr, l.out = 0, 0, 0, 0, 0, 0
 	l.phi = 0
+	l.mu = math.Max(l.mu, l.muCalm) // that nothing came out of a dead target says nothing of what a living one can do
 	if l.on(SlowStart) {
 		l.cwnd0 = math.Max(2, l.n0/4)
 		l.cwnd = l.cwnd0
