@@ -233,15 +233,18 @@ func (a *attempt) answered(c *call) verdict {
 	return v
 }
 
-// lookAhead waits for the first byte of a gRPC answer, which may have none: the status in its trailer then decides, and a
-// retry is possible as nothing has reached the caller. It is for requests that have been sent whole; an exchange where the
-// target waits for more would stand still.
+// lookAhead waits for the first byte of a gRPC answer, which may have none: the status in its trailer then decides, or that
+// it broke off, and a retry is possible as nothing has reached the caller. It is for requests that have been sent whole; an
+// exchange where the target waits for more would stand still.
 func (a *attempt) lookAhead() (c cortex.Class, ok bool) {
 	for a.ahead == 0 && a.stop == nil {
 		a.ahead, a.stop = a.body.Read(a.first[:])
 	}
-	if a.ahead > 0 || a.stop != io.EOF {
+	switch {
+	case a.ahead > 0 || a.call.Err() != nil:
 		return c, false
+	case a.stop != io.EOF:
+		return cortex.Class{Outcome: cortex.Failed, Retryable: true}, true
 	}
 	return grpcClass(a.resp.Trailer)
 }

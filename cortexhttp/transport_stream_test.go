@@ -283,6 +283,12 @@ func TestTrailersOfAnswersPassAndSpeak(t *testing.T) {
 			w.Header().Set("Content-Type", "application/grpc")
 			w.(http.Flusher).Flush()
 		}, true, "", "", []cortex.Outcome{cortex.Failed}},
+		{"broken off before the first message", func(w http.ResponseWriter, r *http.Request) {
+			io.Copy(io.Discard, r.Body)
+			w.Header().Set("Content-Type", "application/grpc")
+			w.(http.Flusher).Flush()
+			panic(http.ErrAbortHandler)
+		}, true, "message", "0", []cortex.Outcome{cortex.Failed, cortex.Success}},
 		{"resource exhausted", grpc("8", 2), false, "messagemessage", "8", []cortex.Outcome{cortex.Throttled}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
