@@ -19,7 +19,8 @@ type loadResult struct {
 	PerSecond float64
 	P50, P99  float64 // ns
 	All       int     // answers, those of the warm-up too
-	Bad       int     // of them, not a 200 with a body of the right size
+	Bad       int     // of them, not a 200 with a body of the right size: in no other figure
+	FirstBad  string  // what one of them began with
 }
 
 // runLoad keeps one request in flight on each of its connections. It writes the same bytes over and over and reads no more of
@@ -63,6 +64,9 @@ func runLoad(args []string) error {
 		}
 		r.All += w.all
 		r.Bad += w.bad
+		if w.bad > 0 {
+			r.FirstBad = w.firstBad
+		}
 		latencies.add(&w.latencies)
 	}
 	r.PerSecond = float64(latencies.total()) / duration.Seconds()
@@ -78,6 +82,7 @@ type generator struct {
 
 type worker struct {
 	all, bad  int
+	firstBad  string
 	latencies histogram
 	err       error
 }
@@ -96,7 +101,7 @@ func (w *worker) run(addr string, g *generator) error {
 		if _, err := c.Write(g.request); err != nil {
 			return err
 		}
-		ok, err := readAnswer(r, g.size)
+		ok, head, err := readAnswer(r, g.size)
 		if err != nil {
 			return err
 		}
@@ -104,8 +109,8 @@ func (w *worker) run(addr string, g *generator) error {
 		w.all++
 		if !ok {
 			w.bad++
-		}
-		if now.After(g.from) && now.Before(g.to) {
+			w.firstBad = head
+		} else if now.After(g.from) && now.Before(g.to) {
 			w.latencies.record(now.Sub(sent))
 		}
 		sent = now
@@ -115,22 +120,26 @@ func (w *worker) run(addr string, g *generator) error {
 
 var errNotHTTP = errors.New("not an answer in HTTP/1.1")
 
-// readAnswer reports whether it was a 200 with a body of that size.
-func readAnswer(r *bufio.Reader, size int) (bool, error) {
+// readAnswer reports whether it was a 200 with a body of that size; if not, how it began.
+func readAnswer(r *bufio.Reader, size int) (ok bool, head string, err error) {
 	status, err := r.Peek(len("HTTP/1.1 200"))
 	if err != nil {
-		return false, err
+		return false, "", err
 	}
 	if string(status[:9]) != "HTTP/1.1 " {
-		return false, errNotHTTP
+		return false, "", errNotHTTP
 	}
-	ok := string(status[9:]) == "200"
+	if ok = string(status[9:]) == "200"; !ok {
+		text, _ := r.Peek(r.Buffered())
+		before, _, _ := strings.Cut(string(text), "\r\n\r\n")
+		head = strings.ReplaceAll(before, "\r\n", "; ")
+	}
 	length, err := readHead(r)
 	if err != nil {
-		return false, err
+		return false, "", err
 	}
 	_, err = r.Discard(length)
-	return ok && length == size, err
+	return ok && length == size, head, err
 }
 
 // histogram counts latencies in buckets at most 1/16 of their lower bound wide.
