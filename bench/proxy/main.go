@@ -142,6 +142,13 @@ func report(measured map[string][]measurement, conns, size int, method string) f
 			duration(median(m, func(m measurement) float64 { return m.P50 })), duration(median(m, func(m measurement) float64 { return m.P99 })),
 			duration(median(m, func(m measurement) float64 { return float64(m.cpu) })), refused)
 	}
+	for _, s := range subjects {
+		for _, m := range measured[s] {
+			if m.Bad > 0 {
+				fmt.Printf("%s refused %d of %d, for instance: %s\n", s, m.Bad, m.All, m.FirstBad)
+			}
+		}
+	}
 	ratio := median(ratios(measured["cortex"], measured["bare"]), func(f float64) float64 { return f })
 	verdict := "met"
 	if ratio < goal {
