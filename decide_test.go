@@ -80,6 +80,9 @@ func TestDecideChargesAndRefunds(t *testing.T) {
 	e, _ := virtual(t, cortex.Config{Profile: cortex.Article, Budget: budget.Config{MinPerSecond: -1}})
 	tokens := func() float64 { return e.Pressure().Tokens }
 	d := e.Decide(failed(cortex.Failed, 5))
+	if d.Floor != e.Pressure().Floor || d.CPS != e.Pressure().CPS {
+		t.Errorf("floor %d and cps %v, %+v", d.Floor, d.CPS, e.Pressure())
+	}
 	if !d.Retry || tokens() != 9 {
 		t.Fatalf("%+v, then %v tokens", d, tokens())
 	}
@@ -102,6 +105,9 @@ func TestDecideChargesAndRefunds(t *testing.T) {
 
 func TestDecideHeedsTheCallsOwnLimits(t *testing.T) {
 	e, _ := virtual(t, cortex.Config{MaxRetries: 2})
+	if d := e.Decide(failed(cortex.Failed, 0)); d.Floor != 0 {
+		t.Errorf("floor %d at rest", d.Floor)
+	}
 	for _, c := range []struct {
 		f    cortex.Failure
 		want cortex.Reason

@@ -320,6 +320,10 @@ func TestCallerThatGivesUp(t *testing.T) {
 			if after := e.Pressure().Tokens; after != before {
 				t.Errorf("%v tokens of %v", after, before)
 			}
+			// During the attempt the caller ended it; during the wait the attempt had failed by itself.
+			if s := e.Stats(); s.Timeouts != 0 || (s.Neutral == 1) != (when == 0) || (s.Failures == 1) != (when > 0) {
+				t.Errorf("%+v", s)
+			}
 		}
 		// Without a cause of its own it is context.Canceled.
 		e := mustNew(t, cortex.Config{})

@@ -11,6 +11,8 @@ import (
 
 	"github.com/seed-a29ca62a/cortex"
 	"github.com/seed-a29ca62a/cortex/breaker"
+	"github.com/seed-a29ca62a/cortex/limit"
+	"github.com/seed-a29ca62a/cortex/timeout"
 )
 
 func TestPermitIsUsedOnce(t *testing.T) {
@@ -319,5 +321,66 @@ func TestRemotePressureShedsLowestFirst(t *testing.T) {
 	}
 	if refused[1] < 990 || refused[3] < 900 || refused[5] > 100 || refused[7] != 0 {
 		t.Errorf("refused of 1000 each: %v", refused)
+	}
+}
+
+// The time an attempt is given: the adaptive timeout at rest, the extended one for a probe and where there is a queue.
+func TestTimeoutOfAnAttempt(t *testing.T) {
+	given := func(e *cortex.Engine) time.Duration {
+		p := admit(t, e, 9)
+		defer p.Release()
+		return p.Timeout()
+	}
+	e, clock := virtual(t, cortex.Config{})
+	if d := given(e); d != time.Second {
+		t.Errorf("cold: %v", d)
+	}
+	warm(t, e, clock, 5*time.Second)
+	clock.advance(200 * ms)
+	usual := given(e)
+	if usual < 50*ms || usual > 60*ms || e.Pressure().Timeout != usual { // 2 × 20 ms, and never below the minimum of 50 ms
+		t.Errorf("warm: %v, %v in the snapshot", usual, e.Pressure().Timeout)
+	}
+	for n := e.Pressure().Limit; float64(e.Pressure().InFlight) < 0.4*n; {
+		admit(t, e, 9)
+	}
+	clock.advance(2 * ms)
+	e.Pressure()
+	if d := given(e); d < time.Second || d > 5*time.Second {
+		t.Errorf("with a queue: %v", d)
+	}
+	if p, err := e.Admit(nil, 9); err == nil { //nolint:staticcheck
+		clock.advance(300 * ms)
+		if !p.Record(cortex.Success) { // slower than usual, in an attempt that had the time
+			t.Error("not counted")
+		}
+	}
+
+	e, clock, due := opened(t, cortex.Config{Timeout: timeout.Config{Min: 100 * ms, Bootstrap: 100 * ms}})
+	clock.set(due)
+	if d := given(e); d != 800*ms {
+		t.Errorf("probe: %v, want eight times the usual", d)
+	}
+	e, _ = virtual(t, cortex.Config{DisableTimeout: true})
+	if d := given(e); d != 0 || e.Pressure().Timeout != 0 {
+		t.Errorf("disabled: %v", d)
+	}
+}
+
+// Timeouts that the caller's own limits make are no reason to give attempts less or more time.
+func TestCallersLimitsDoNotMoveTheTimeout(t *testing.T) {
+	e, clock := virtual(t, cortex.Config{Limit: limit.Config{Off: limit.Circuit}})
+	warm(t, e, clock, 5*time.Second)
+	clock.advance(200 * ms)
+	before := e.Pressure().Timeout
+	for range 3000 { // a minute of them
+		p := admit(t, e, 9)
+		p.Timeout()
+		clock.advance(10 * ms)
+		p.Record(cortex.TimedOut)
+		clock.advance(10 * ms)
+	}
+	if after := e.Pressure().Timeout; after != before {
+		t.Errorf("%v, then %v", before, after)
 	}
 }

@@ -113,11 +113,14 @@ func TestProportionalPartIsTheFuse(t *testing.T) {
 			t.Errorf("Shed(%v) = %v, want %v", q, got, want)
 		}
 	}
-	// Critical calls see half a unit less of queue pressure: the overshoot of a capacity lost at once does not reach them.
-	for q, want := range map[float64]float64{0: 0, 1: 0, 1.25: 0.25, 1.5: 0.5, 2: 1, 7: 1} {
-		if got := l.ShedFraction(q, true); math.Abs(got-want) > 1e-9 {
+	// Critical calls see less queue pressure: the overshoot of a capacity lost at once does not reach them.
+	for _, q := range []float64{0, 0.5, 1, 1.3, 1.8, 2.5, 7} {
+		if got, want := l.ShedFraction(q, true), l.ShedFraction(q-criticalSlack, false); math.Abs(got-want) > 1e-9 || got > l.ShedFraction(q, false) {
 			t.Errorf("shed %v of the critical calls at Q = %v, want %v", got, q, want)
 		}
+	}
+	if l.ShedFraction(1, true) != 0 || l.ShedFraction(3, true) != 1 {
+		t.Errorf("critical calls: shed %v at Q = 1, %v at 3", l.ShedFraction(1, true), l.ShedFraction(3, true))
 	}
 	if q := mustNew(t, AdaptiveLimit, false).Q(1_000_000); q != 0 {
 		t.Errorf("Q = %v without a limit", q)

@@ -158,10 +158,10 @@ func TestNonsenseIsForgotten(t *testing.T) {
 		for _, byPressure := range []bool{false, true} {
 			play := func(spoil func(*Sample)) *Limiter {
 				l := mustNew(t, 0, byPressure)
-				for i := range 12_000 {
+				for i := range 7_000 {
 					s := Sample{Now: time.Duration(i+1) * ms, InFlight: 10, Area: 0.010, Success: uint64(i % 2), Timeout: time.Second, P99: 40 * ms,
 						Outcomes: 100, Calm: true, Gauge: -1, Offered: &[MaxLevels + 1]uint64{5: uint64(i % 2)}}
-					if i == 10_000 && spoil != nil {
+					if i == 5_000 && spoil != nil {
 						spoil(&s)
 					}
 					l.Advance(s)
