@@ -664,3 +664,23 @@ func TestCopiedAnswersShareABound(t *testing.T) {
 		}
 	})
 }
+
+// F07: a breaker that is not configured, or configured with nothing, acts by its defaults.
+func TestEmptyBreakerBlockIsTheDefault(t *testing.T) {
+	for _, block := range []string{"", "breaker: {}", "breaker:"} {
+		inWorld(t, func(t *testing.T, w *world) {
+			up := &counter{next: status(500)}
+			w.serve("up.test:80", up)
+			g := w.gateway(one(block, ""))
+			c := w.client(stranger)
+			const calls = 2 * 60 * 50
+			for range calls { // 50 a second for two minutes
+				w.get(c, "http://gateway.test:80/")
+				time.Sleep(20 * time.Millisecond) // virtual
+			}
+			if s := g.Targets()[0].Engine.Stats(); s.Rejected(cortex.ReasonCircuitOpen) < calls/2 || up.n.Load() > calls/10 {
+				t.Errorf("%q: %d of %d calls reached the dead target, %d were refused", block, up.n.Load(), calls, s.Rejected(cortex.ReasonCircuitOpen))
+			}
+		})
+	}
+}

@@ -20,6 +20,10 @@
 // path and query exactly as the client sent them, below the endpoint's base path, and X-Forwarded-For, -Host and -Proto. What
 // a client wrote into those is kept only if it is a trusted peer of the route (priority.trust); of other clients the priority
 // header and every Cortex- header but Cortex-Attempt are taken away: that one can only take retries from its sender.
+//
+// Health checks ([cortexhttp.IsHealthCheck]) pass to the target unguarded and uncounted. The idle time of kept-alive connections
+// (transport.idle_timeout) should be shorter than the target's own, or a request that is not idempotent can meet a connection
+// that the target is just closing.
 package gateway
 
 import (

@@ -366,13 +366,7 @@ func TestStormInRealTime(t *testing.T) {
 			}
 			up.Close()
 			r.calls = nil
-			for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > goroutines; { // those that are just ending
-				if time.Now().After(deadline) {
-					t.Errorf("%d goroutines, at the start %d", runtime.NumGoroutine(), goroutines)
-					break
-				}
-				runtime.Gosched()
-			}
+			settle(t, goroutines)
 			if grown := heap() - held; grown > 4<<20 {
 				t.Errorf("memory grew by %d bytes", grown)
 			}
