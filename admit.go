@@ -3,6 +3,7 @@ package cortex
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"github.com/seed-a29ca62a/cortex/breaker"
@@ -20,16 +21,20 @@ type Permit struct {
 	ctx     context.Context
 	start   time.Duration
 	latency time.Duration // fixed by Answered
-	given   time.Duration // by Timeout
-	probe   breaker.Probe
+	probe   breaker.Probe // the zero Probe: none
 	gen     uint32
 	epoch   uint32
+	given   uint32 // by Timeout, in units of 1<<givenShift ns
 	stripe  uint8
-	isProbe bool
 	soft    bool // given less than the extended timeout
 	// Guarded by the stripe's lock.
 	left, done bool
+	// 64 bytes: the compiler copies a struct whose size is no multiple of 16 in overlapping halves, which stalls the next read.
 }
+
+const givenShift = 10
+
+func (p *Permit) isProbe() bool { return p.probe.ID != 0 }
 
 type noCopy struct{}
 
@@ -45,31 +50,31 @@ func (e *Engine) Admit(ctx context.Context, p Priority) (Permit, error) {
 
 // AdmitRetry is [Engine.Admit] for the attempt of that number; 0 is the original. A retry was decided by [Engine.Decide],
 // which charged the budget; it is admitted again because the circuit may have opened while it waited.
-func (e *Engine) AdmitRetry(ctx context.Context, p Priority, attempt int) (Permit, error) {
+func (e *Engine) AdmitRetry(ctx context.Context, p Priority, attempt int) (permit Permit, err error) {
 	now := e.now()
 	prio := e.clampPriority(p)
+	i := e.stripe()
 	if int64(now) < e.refuseUntil.Load() {
 		if r := e.rejections[ReasonCircuitOpen][prio].Load(); r != nil && now-r.at < rejectionAge {
-			e.refusedBy[ReasonCircuitOpen].Add(1)
 			if attempt == 0 {
-				e.offeredBy[prio].Add(1)
+				e.stripes[i].refused[prio].Add(1)
+			} else {
+				e.refusedBy[ReasonCircuitOpen].Add(1)
 			}
 			e.refused(&r.Rejection)
 			return Permit{}, &r.Rejection
 		}
 	}
-	i := e.stripe()
-	s := &e.stripes[i]
-	s.mu.Lock()
+	s := e.lockStripe(i)
 	if attempt == 0 {
 		s.offered[prio]++
 	}
 	if s.credit > 0 && now < s.until {
 		s.credit--
 		s.enter(now)
-		gen, epoch := s.gen, s.epoch
+		permit.e, permit.ctx, permit.start, permit.gen, permit.epoch, permit.stripe = e, ctx, now, s.gen, s.epoch, i
 		s.mu.Unlock()
-		return Permit{e: e, ctx: ctx, start: now, gen: gen, epoch: epoch, stripe: i}, nil
+		return
 	}
 	s.mu.Unlock()
 	return e.admitSlowly(ctx, now, prio, i, attempt)
@@ -85,7 +90,7 @@ func (e *Engine) admitSlowly(ctx context.Context, now time.Duration, prio int, s
 	e.mu.Lock()
 	e.advance(now)
 	e.observeDeadline(left)
-	reason, probe, isProbe := e.admission(now, prio)
+	reason, probe := e.admission(now, prio)
 	if reason != ReasonNone {
 		r := e.reject(now, reason, prio)
 		e.unlock()
@@ -99,11 +104,11 @@ func (e *Engine) admitSlowly(ctx context.Context, now time.Duration, prio int, s
 	gen, epoch := s.gen, s.epoch
 	s.mu.Unlock()
 	e.unlock()
-	return Permit{e: e, ctx: ctx, start: now, gen: gen, epoch: epoch, stripe: stripe, probe: probe, isProbe: isProbe}, nil
+	return Permit{e: e, ctx: ctx, start: now, gen: gen, epoch: epoch, stripe: stripe, probe: probe}, nil
 }
 
 // admission is checks 3 and 4 for an attempt about to be made. e.mu is held.
-func (e *Engine) admission(now time.Duration, prio int) (Reason, breaker.Probe, bool) {
+func (e *Engine) admission(now time.Duration, prio int) (Reason, breaker.Probe) {
 	if e.cfg.Profile == Article {
 		return e.articleAdmission(now, prio)
 	}
@@ -112,47 +117,47 @@ func (e *Engine) admission(now time.Duration, prio int) (Reason, breaker.Probe, 
 		e.armed = false
 		e.trip(now)
 		if !e.critical(prio) {
-			return ReasonCircuitEmergency, breaker.Probe{}, false
+			return ReasonCircuitEmergency, breaker.Probe{}
 		}
-		return ReasonNone, breaker.Probe{}, false
+		return ReasonNone, breaker.Probe{}
 	}
 	if st != breaker.Closed { // probes pass by pressure and shedding
 		if p, ok := e.breaker.TryProbe(now, e.probeLease()); ok {
 			e.announce(now)
-			return ReasonNone, p, true
+			return ReasonNone, p
 		}
-		return ReasonCircuitOpen, breaker.Probe{}, false
+		return ReasonCircuitOpen, breaker.Probe{}
 	}
 	shed := e.limiter.ShedFraction(e.limiter.Q(e.countInFlight()), e.critical(prio))
 	if p := e.limiter.RefuseProbability(prio, shed); p > 0 && e.random() < p {
-		return ReasonShed, breaker.Probe{}, false
+		return ReasonShed, breaker.Probe{}
 	}
-	return ReasonNone, breaker.Probe{}, false
+	return ReasonNone, breaker.Probe{}
 }
 
-func (e *Engine) articleAdmission(now time.Duration, prio int) (Reason, breaker.Probe, bool) {
+func (e *Engine) articleAdmission(now time.Duration, prio int) (Reason, breaker.Probe) {
 	st := e.circuit(now)
 	if st == breaker.Open {
-		return ReasonCircuitOpen, breaker.Probe{}, false
+		return ReasonCircuitOpen, breaker.Probe{}
 	}
 	cps := e.cfg.Weights.cps(e.signalsAt(st))
 	if cps >= emergency && !e.closedOnly {
 		e.trip(now)
 		if !e.critical(prio) {
-			return ReasonCircuitEmergency, breaker.Probe{}, false
+			return ReasonCircuitEmergency, breaker.Probe{}
 		}
 	}
 	if prio < floorOf(cps, e.cfg.Levels) {
-		return ReasonShed, breaker.Probe{}, false
+		return ReasonShed, breaker.Probe{}
 	}
 	if st == breaker.HalfOpen && cps < emergency {
 		p, ok := e.breaker.TryProbe(now, 0)
 		if !ok {
-			return ReasonCircuitOpen, breaker.Probe{}, false
+			return ReasonCircuitOpen, breaker.Probe{}
 		}
-		return ReasonNone, p, true
+		return ReasonNone, p
 	}
-	return ReasonNone, breaker.Probe{}, false
+	return ReasonNone, breaker.Probe{}
 }
 
 // probeLease is how long a probe may hold its slot: min(T, max(0.1 s, B99)).
@@ -279,13 +284,14 @@ func (p *Permit) Timeout() time.Duration {
 	if e == nil || e.cfg.DisableTimeout {
 		return 0
 	}
-	p.given = time.Duration(e.timeoutNow.Load())
-	if x := time.Duration(e.extended.Load()); x > p.given && (p.isProbe || e.strained.Load()) {
-		p.given = x
+	given := e.timeoutNow.Load()
+	if x := e.extended.Load(); x > given && (p.isProbe() || e.strained.Load()) {
+		given = x
 	} else {
-		p.soft = x > p.given
+		p.soft = x > given
 	}
-	return p.given
+	p.given = uint32(min(given>>givenShift, math.MaxUint32))
+	return time.Duration(given)
 }
 
 // Answered tells that the target has answered and only the rest of the answer is to come (response headers were read): the
@@ -303,7 +309,7 @@ func (p *Permit) Answered() {
 		p.leave(s, now)
 	}
 	s.mu.Unlock()
-	if first && p.isProbe {
+	if first && p.isProbe() {
 		p.e.mu.Lock()
 		p.e.breaker.Answered(p.probe)
 		p.e.unlock()
@@ -350,12 +356,12 @@ func (p *Permit) Record(o Outcome) bool {
 	if !p.left {
 		p.leave(s, now)
 	}
-	if !p.isProbe && p.gen != s.gen {
+	if !p.isProbe() && p.gen != s.gen {
 		s.stale++
 		s.mu.Unlock()
 		return false
 	}
-	if o == Success && !p.isProbe && (int64(p.latency) <= e.timeoutNow.Load() || e.cfg.DisableTimeout) {
+	if o == Success && !p.isProbe() && (int64(p.latency) <= e.timeoutNow.Load() || e.cfg.DisableTimeout) {
 		s.observe(now, p.latency)
 		s.mu.Unlock()
 		return true
@@ -368,11 +374,11 @@ func (p *Permit) Record(o Outcome) bool {
 func (e *Engine) record(p *Permit, o Outcome, now time.Duration) bool {
 	e.mu.Lock()
 	defer e.unlock()
-	if !p.isProbe && p.gen != e.gen && e.cfg.Profile == Adaptive && !e.off(limit.GenerationReset) {
+	if !p.isProbe() && p.gen != e.gen && e.cfg.Profile == Adaptive && !e.off(limit.GenerationReset) {
 		e.stats.Stale++ // the circuit changed between the two locks
 		return false
 	}
-	if p.isProbe {
+	if p.isProbe() {
 		if used := e.probeDone(p, o, now); !used {
 			e.stats.Stale++
 			return false
@@ -393,7 +399,7 @@ func (e *Engine) record(p *Permit, o Outcome, now time.Duration) bool {
 	default:
 		e.stats.Neutral++
 	}
-	if !p.isProbe || e.cfg.Profile == Article {
+	if !p.isProbe() || e.cfg.Profile == Article {
 		e.count(o, p, now)
 	}
 	return true
@@ -421,7 +427,7 @@ func (e *Engine) count(o Outcome, p *Permit, now time.Duration) {
 	case TimedOut:
 		e.pending.Timeout++
 		e.rolling.Add(now, window.Counts{Timeout: 1})
-		if cut := p.given > 0 || latency >= e.timeout.Current(); cut && latency >= p.given {
+		if cut := p.given > 0 || latency >= e.timeout.Current(); cut && latency >= time.Duration(p.given)<<givenShift {
 			e.timeout.ObserveTimeouts(now, 1) // else it was the caller's own limit, which says nothing of ours
 		}
 		e.rolling.AddLatency(now, bucketOf(latency), 1)
@@ -444,7 +450,7 @@ func (e *Engine) count(o Outcome, p *Permit, now time.Duration) {
 		}
 		return
 	}
-	if o == TimedOut && p.soft && p.latency >= p.given {
+	if o == TimedOut && p.soft && p.latency >= time.Duration(p.given)<<givenShift {
 		return // only an attempt that was given more time can tell a target that hangs from a slow one
 	}
 	if e.breaker.Failure(now, o == TimedOut, e.success, c.Success) {

@@ -43,6 +43,7 @@ type call struct {
 	class    Class
 	decision Decision // that led to this attempt
 	lastErr  error
+	refusal  *Rejection // of the attempt, by this engine
 }
 
 func newCall(ctx context.Context, e *Engine, opts []CallOption) call {
@@ -104,21 +105,36 @@ func DoOr[T any](ctx context.Context, e *Engine, ladder fallback.Ladder[T], op f
 func attempt[T any](ctx context.Context, e *Engine, op func(context.Context) (T, error), c *call) (v T, err error) {
 	permit, err := e.AdmitRetry(ctx, c.priority, c.attempt)
 	if err != nil {
-		c.class = Class{}
-		return v, &refusal{err.(*Rejection)}
+		c.refusal = err.(*Rejection)
+		return v, err
 	}
-	defer permit.Release()
-	actx := ctx
+	var mark RetryMark
 	if c.mayRetry(e) {
-		actx = &markedContext{ctx, RetryMark{Attempt: c.attempt, Retries: c.mostRetries(e)}}
+		mark = RetryMark{Attempt: c.attempt, Retries: c.mostRetries(e)}
 	}
-	if d := c.attemptTimeout(ctx, e, &permit); d > 0 {
-		var cancel context.CancelFunc
-		actx, cancel = context.WithTimeout(actx, d)
-		defer cancel()
+	var actx context.Context
+	var cut *attemptContext // actx, if the attempt has a timeout
+	switch d := c.attemptTimeout(ctx, e, &permit); {
+	case d > 0:
+		cut = newAttemptContext(ctx, &permit, mark, c.mayRetry(e), d)
+		actx = cut
+	case c.mayRetry(e):
+		actx = &markedContext{ctx, mark}
+	default:
+		actx = ctx
 	}
+	recorded := false
+	defer func() {
+		if cut != nil {
+			cut.finish()
+		}
+		if !recorded { // a panic or Goexit; Release would read the clock and take the lock once more
+			permit.Release()
+		}
+	}()
 	v, err = op(actx)
 	if err == nil {
+		recorded = true
 		permit.Record(Success)
 		return v, nil
 	}
@@ -127,14 +143,10 @@ func attempt[T any](ctx context.Context, e *Engine, op func(context.Context) (T,
 	} else {
 		c.class = e.classify(ctx, err, e.now()-permit.start)
 	}
+	recorded = true
 	permit.Record(c.class.Outcome)
 	return v, err
 }
-
-// refusal tells a *Rejection of this engine from one that op returned.
-type refusal struct{ r *Rejection }
-
-func (r *refusal) Error() string { return r.r.Error() }
 
 // markedContext is the context of an attempt under a layer that retries; cheaper than context.WithValue.
 type markedContext struct {
@@ -173,12 +185,12 @@ func (c *call) attemptTimeout(ctx context.Context, e *Engine, p *Permit) time.Du
 
 // next decides on a failed attempt and waits for the next one; a non-nil error is the call's.
 func (e *Engine) next(ctx context.Context, c *call, err error) error {
-	if r, ok := err.(*refusal); ok {
+	if r := c.refusal; r != nil { // ours, not one that op returned
 		if c.attempt == 0 {
-			return r.r
+			return r
 		}
 		e.Refund(c.decision)
-		return &CallError{Target: e.cfg.Name, Attempts: c.attempt, Reason: r.r.Reason, Err: c.lastErr, Refusal: r.r}
+		return &CallError{Target: e.cfg.Name, Attempts: c.attempt, Reason: r.Reason, Err: c.lastErr, Refusal: r}
 	}
 	c.lastErr = err
 	fail := &CallError{Target: e.cfg.Name, Attempts: c.attempt + 1, Err: err}

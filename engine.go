@@ -31,17 +31,17 @@ const (
 
 // An Engine guards one target. Create it with [New]. All methods are safe for concurrent use.
 type Engine struct {
-	cfg        Config
-	clock      func() time.Duration
-	origin     time.Duration
-	stripes    []stripe
-	stripeMask uint8
+	cfg          Config
+	clock        func() time.Duration
+	processClock bool // clock is monotonic
+	origin       time.Duration
+	stripes      []stripe
+	stripeMask   uint8
 
 	// Read on every call, written at transitions only.
 	refuseUntil atomic.Int64 // the circuit is open and no probe is due before
 	rejections  [reasons][limit.MaxLevels + 1]atomic.Pointer[rejection]
 	refusedBy   [reasons]atomic.Uint64
-	offeredBy   [limit.MaxLevels + 1]atomic.Uint64 // offered and refused without touching a stripe, since the last tick
 	timeoutNow  atomic.Int64
 	extended    atomic.Int64 // timeout of the attempts that look beyond it
 	strained    atomic.Bool  // there is a queue, or attempts are being cut: what takes long may be waiting
@@ -94,11 +94,12 @@ type signals struct {
 
 // New returns an engine for one target. The error is a [*ConfigError].
 func New(c Config) (*Engine, error) {
+	processClock := c.Now == nil
 	c, err := c.normalize()
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{cfg: c, clock: c.Now, stripes: newStripes(), rolling: window.New(), armed: true, log: c.Logger}
+	e := &Engine{cfg: c, processClock: processClock, clock: c.Now, stripes: newStripes(), rolling: window.New(), armed: true, log: c.Logger}
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
 	}
@@ -227,20 +228,22 @@ func (e *Engine) collect(now time.Duration, hist bool) (starts time.Duration) {
 		}
 		e.stats.Attempts += s.attempts
 		e.stats.Stale += s.stale
-		s.attempts, s.stale = 0, 0
+		s.attempts, s.stale, s.clashes = 0, 0, 0
 		for p := range s.offered[:e.cfg.Levels+1] {
 			e.offered[p] += s.offered[p]
 			s.offered[p] = 0
+			if s.refused[p].Load() > 0 {
+				r := uint64(s.refused[p].Swap(0))
+				e.offered[p] += r
+				e.refusedBy[ReasonCircuitOpen].Add(r)
+			}
 		}
 		n += s.inFlight
 		in += s.starts
 		done += s.done
 		s.mu.Unlock()
 	}
-	for p := range e.offeredBy[:e.cfg.Levels+1] {
-		if e.offeredBy[p].Load() > 0 {
-			e.offered[p] += e.offeredBy[p].Swap(0)
-		}
+	for p := range e.offered[:e.cfg.Levels+1] {
 		e.stats.Calls += e.offered[p]
 	}
 	total := done + time.Duration(n)*now - in

@@ -123,13 +123,15 @@ func (e *Engine) Stats() Stats {
 		for _, n := range st.offered[:e.cfg.Levels+1] {
 			s.Calls += n
 		}
+		for p := range st.refused[:e.cfg.Levels+1] {
+			n := uint64(st.refused[p].Load())
+			s.Calls += n
+			s.rejected[ReasonCircuitOpen] += n
+		}
 		st.mu.Unlock()
 	}
-	for p := range e.offeredBy[:e.cfg.Levels+1] {
-		s.Calls += e.offeredBy[p].Load()
-	}
 	for r := range s.rejected {
-		s.rejected[r] = e.refusedBy[r].Load()
+		s.rejected[r] += e.refusedBy[r].Load()
 	}
 	s.BadInput += e.gauge.bad.Load() + e.remote.bad.Load()
 	s.Dropped = e.event.dropped

@@ -154,7 +154,7 @@ func TestRegistryOverflow(t *testing.T) {
 
 // F88: 100,000 keys that somebody made up cost the memory of the limit.
 func TestRegistryMemoryIsFlat(t *testing.T) {
-	r := cortex.NewRegistry(func(string) cortex.Config { return cortex.Config{} }, 10)
+	r := cortex.NewRegistry(func(string) cortex.Config { return cortex.Config{} }, 4)
 	heap := func() uint64 {
 		runtime.GC()
 		var m runtime.MemStats
@@ -167,15 +167,15 @@ func TestRegistryMemoryIsFlat(t *testing.T) {
 	before := heap()
 	for i := range 100_000 {
 		e := engineOf(t, r, fmt.Sprint("path-", i))
-		if i == 2000 { // from here on none can go
+		if i == 1500 { // from here on none can go
 			r.All(func(e *cortex.Engine) bool { admit(t, e, 5); return true })
 		}
-		if i > 2000 && e.Name() != cortex.Overflow {
+		if i > 1500 && e.Name() != cortex.Overflow {
 			t.Fatalf("key %d has an engine of its own", i)
 		}
 	}
 	after := heap()
-	if r.Len() != 10 {
+	if r.Len() != 4 {
 		t.Errorf("%d held", r.Len())
 	}
 	if after > before+1<<20 {

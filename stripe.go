@@ -30,6 +30,9 @@ type stripe struct {
 	inEpoch  [2]int64      // of inFlight, by permit epoch: what is older is written off
 	startsIn [2]time.Duration
 
+	refused [limit.MaxLevels + 1]atomic.Uint32 // offered and refused by the open circuit, since the last collection
+
+	clashes  uint8
 	attempts uint64 // since the last collection, like all below
 	stale    uint64
 	success  uint64
@@ -65,6 +68,29 @@ func (e *Engine) stripe() uint8 {
 	i := uint8(*n) & e.stripeMask
 	affinity.Put(n)
 	return i
+}
+
+// lockStripe locks a stripe. Finding it taken again and again means that two processors have the same one, by the chance of
+// how numbers were handed out: this one then gets another, for good. Now and then the collection is what holds it.
+func (e *Engine) lockStripe(i uint8) *stripe {
+	s := &e.stripes[i]
+	if !s.mu.TryLock() {
+		s.lockTaken()
+	}
+	return s
+}
+
+const clashes = 8 // within a tick
+
+func (s *stripe) lockTaken() {
+	s.mu.Lock()
+	if s.clashes++; s.clashes < clashes {
+		return
+	}
+	s.clashes = 0
+	n := affinity.Get().(*uint32)
+	*n = nextStripe.Add(1) - 1
+	affinity.Put(n)
 }
 
 func newStripes() []stripe {
