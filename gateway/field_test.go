@@ -671,7 +671,8 @@ func TestEmptyBreakerBlockIsTheDefault(t *testing.T) {
 		inWorld(t, func(t *testing.T, w *world) {
 			up := &counter{next: status(500)}
 			w.serve("up.test:80", up)
-			g := w.gateway(one(block, ""))
+			// One caller that waits between its retries would see too few failures a minute.
+			g := w.gateway(one(block+"\nretry: {max_retries: 0}", ""))
 			c := w.client(stranger)
 			const calls = 2 * 60 * 50
 			for range calls { // 50 a second for two minutes
