@@ -101,10 +101,40 @@ func (e *Engine) admitSlowly(ctx context.Context, now time.Duration, prio int, s
 	s.mu.Lock()
 	s.enter(now)
 	s.credit-- // below 0 if need be: what leaves gives one back
+	owes := s.credit < 0
 	gen, epoch := s.gen, s.epoch
 	s.mu.Unlock()
+	if owes {
+		e.borrow(s)
+	}
 	e.unlock()
 	return Permit{e: e, ctx: ctx, start: now, gen: gen, epoch: epoch, stripe: stripe, probe: probe}, nil
+}
+
+// borrow takes the credit that a stripe owes from another that has some: what was shared out is all there is. Where none has
+// any left, there is no credit before the next tick, for what leaves in one place must first pay what another owes. e.mu is held.
+func (e *Engine) borrow(s *stripe) {
+	for i := range e.stripes {
+		o := &e.stripes[i]
+		o.mu.Lock()
+		has := o.credit > 0
+		if has {
+			o.credit--
+		}
+		o.mu.Unlock()
+		if has {
+			s.mu.Lock()
+			s.credit++
+			s.mu.Unlock()
+			return
+		}
+	}
+	for i := range e.stripes {
+		o := &e.stripes[i]
+		o.mu.Lock()
+		o.until = 0
+		o.mu.Unlock()
+	}
 }
 
 // admission is checks 3 and 4 for an attempt about to be made. e.mu is held.

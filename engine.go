@@ -23,6 +23,7 @@ const (
 	baselineMin  = 200
 	rearmBelow   = 5_000 // evidence below which the evidence trip is armed again, in basis points
 	strainedFrom = 0.3   // queue pressure from which attempts are given the extended timeout
+	learnBelow   = 0.2   // queue pressure below which latencies are the target's own
 	// queueTimeouts is how many of the usual timeouts the in-flight limit reckons with: what waits in a queue is given the
 	// extended timeout.
 	queueTimeouts = 2
@@ -84,6 +85,7 @@ type Engine struct {
 type signals struct {
 	f, l, b  float64
 	q        float64 // of the last tick; admission uses the number in flight at the moment
+	own      float64 // q without the user's gauge
 	slow     float64 // share of timeouts among the failures
 	p99      time.Duration
 	samples  uint64
@@ -168,6 +170,7 @@ func (e *Engine) advance(now time.Duration) {
 	} else {
 		e.advanceLaw(s, now)
 	}
+	e.sig.own = e.sig.q
 	e.strained.Store(e.sig.q >= strainedFrom || e.timeout.Cutting(now))
 	e.sig.q = unit(max(e.sig.q, s.Gauge))
 	e.pending = window.Counts{}
@@ -292,10 +295,11 @@ func (e *Engine) collectLatencies(s *stripe, at time.Duration) {
 	s.lo, s.hi = window.Buckets, -1
 }
 
-// learnTimeout gives the latencies of successes to the adaptive timeout. A timeout learned in an incident would let the next one
-// go unnoticed for as long; while it lasts, the extended timeout serves.
+// learnTimeout gives the latencies of successes to the adaptive timeout, but not those of an incident, nor those with a queue in
+// them. The first would let the next incident go unnoticed for as long; the second would run away: a longer timeout makes a
+// higher limit, that a longer queue, that longer latencies. Where they are not learned the extended timeout serves.
 func (e *Engine) learnTimeout(now time.Duration, bucket int, n uint64) {
-	if e.limiter.Frozen() {
+	if e.limiter.Frozen() || e.sig.own >= learnBelow && e.cfg.Profile == Adaptive {
 		e.timeout.CountSuccesses(now, n)
 		return
 	}

@@ -373,3 +373,31 @@ func TestStormInRealTime(t *testing.T) {
 		})
 	}
 }
+
+// A slight overload for 20 s, without a single error or timeout, must not teach the guard that a long queue is usual: latencies
+// with a queue in them once lengthened the timeout, that the limit, and that the queue, until nothing protected the target.
+func TestAnOverloadDoesNotRunAway(t *testing.T) {
+	for _, takes := range []time.Duration{36 * time.Millisecond, 50 * time.Millisecond} {
+		t.Run(takes.String(), func(t *testing.T) {
+			inWorld(t, func(t *testing.T, w *world) {
+				s := slowStorm(1)
+				s.before = 60 * time.Second
+				go func() {
+					time.Sleep(30 * time.Second)
+					s.service.takes.Store(int64(takes))
+					time.Sleep(20 * time.Second)
+					s.service.takes.Store(int64(25 * time.Millisecond))
+				}()
+				r := inMemory(t, w, s)
+				possible := min(1, 10/takes.Seconds()/s.rate)
+				if g := r.goodput(-30*time.Second, -10*time.Second, -1); g < 0.93*possible {
+					t.Errorf("%.4f of the calls were good in the overload, %.4f could have been", g, possible)
+				}
+				if g := r.goodput(-30*time.Second, -10*time.Second, 9); g < 0.99 {
+					t.Errorf("priority 9 has %.4f in the overload", g)
+				}
+				r.slowHolds(t)
+			})
+		})
+	}
+}
