@@ -53,7 +53,10 @@ func (e *Engine) Admit(ctx context.Context, p Priority) (Permit, error) {
 func (e *Engine) AdmitRetry(ctx context.Context, p Priority, attempt int) (permit Permit, err error) {
 	now := e.now()
 	prio := e.clampPriority(p)
-	i := e.stripe()
+	i := uint8(0)
+	if len(e.stripes) > 1 {
+		i = e.stripe()
+	}
 	if int64(now) < e.refuseUntil.Load() {
 		if r := e.rejections[ReasonCircuitOpen][prio].Load(); r != nil && now-r.at < rejectionAge {
 			if attempt == 0 {
@@ -65,7 +68,10 @@ func (e *Engine) AdmitRetry(ctx context.Context, p Priority, attempt int) (permi
 			return Permit{}, &r.Rejection
 		}
 	}
-	s := e.lockStripe(i)
+	s := &e.stripes[i]
+	if !s.mu.TryLock() {
+		s.lockTaken()
+	}
 	if attempt == 0 {
 		s.offered[prio]++
 	}

@@ -32,13 +32,19 @@ func TestListenersMayUseTheEngine(t *testing.T) {
 			if p, err := e.Admit(nil, 9); err == nil { //nolint:staticcheck
 				p.Release()
 			}
-			_, _ = cortex.Do(context.Background(), e, func(context.Context) (int, error) { return 0, nil })
+			// No verdict: a probe from in here must not close the circuit under the test.
+			_, _ = cortex.Do(context.Background(), e, func(context.Context) (int, error) { return 0, cortex.Permanent(errBoom) })
 			e.Decide(cortex.Failure{Err: cortex.Permanent(errBoom)})
 			inside.Add(-1)
 		}
 		c.OnStateChange = func(s cortex.StateChange) {
 			changes = append(changes, s)
-			use()
+			if s.To == breaker.Closed {
+				use()
+			} else { // an attempt from in here could be a probe, whose end is the next change, and so on
+				e.Pressure()
+				e.Stats()
+			}
 		}
 		c.OnDecision = func(d cortex.DecisionEvent) {
 			decisions++

@@ -219,3 +219,67 @@ func TestEvidenceTripIsArmedAgainBelowOneHalf(t *testing.T) {
 		}
 	}
 }
+
+// The law reckons with more than the usual timeout, for what waits in a queue is given more time, but not with all of the extended
+// one; and with a second where attempts are not cut. 500 a second of 20 ms: limit = 2·500·τ*, τ* = W0 + 0.35·(Te − B99).
+func TestTimeoutOfTheLaw(t *testing.T) {
+	for name, c := range map[string]cortex.Config{"adaptive": {}, "disabled": {DisableTimeout: true}} {
+		e, clock := virtual(t, c)
+		warm(t, e, clock, 30*time.Second)
+		p := e.Pressure()
+		limitAt := func(te time.Duration) float64 {
+			return 2 * 500 * (p.BaselineSojourn + (te-p.BaselineP99)*35/100).Seconds()
+		}
+		least, most := 1.1*limitAt(p.Timeout), limitAt(4*p.Timeout)
+		if c.DisableTimeout {
+			least, most = 0.9*limitAt(time.Second), 1.1*limitAt(time.Second)
+		}
+		if p.Limit < least || p.Limit > most || math.Abs(p.Capacity-500) > 25 {
+			t.Errorf("%s: limit %v, want %v to %v: %+v", name, p.Limit, least, most, p)
+		}
+		// The bucket holds up to one second's worth of the capacity: 10 at the start and a tenth of 15,000 successes.
+		if p.Tokens < 450 || p.Tokens > 525 {
+			t.Errorf("%s: %v tokens", name, p.Tokens)
+		}
+	}
+}
+
+// The baseline is not learned while the score is 0.30 or more, nor while the circuit is not closed.
+func TestEngineLearnsNothingInTrouble(t *testing.T) {
+	for _, trouble := range []bool{false, true} {
+		e, clock := virtual(t, cortex.Config{Weights: cortex.Weights{F: 0.8, C: 0.2}, Limit: limit.Config{Off: limit.Circuit},
+			Timeout: timeout.Config{Min: time.Second, Bootstrap: time.Second, Max: time.Second}})
+		paced(t, e, clock, 60*time.Second, 20*ms, 20*ms)
+		before := e.Pressure().BaselineSojourn
+		for range 1000 {
+			p := admit(t, e, 9)
+			clock.advance(30 * ms)
+			p.Record(cortex.Success)
+			if trouble { // every second call fails at once: F = 0.5, cps = 0.4
+				admit(t, e, 9).Record(cortex.Failed)
+			}
+		}
+		after := e.Pressure().BaselineSojourn
+		if moved := after > before+before/50; moved == trouble {
+			t.Errorf("trouble %v: the baseline went from %v to %v", trouble, before, after)
+		}
+	}
+	e, clock := virtual(t, cortex.Config{})
+	warm(t, e, clock, 10*time.Second)
+	before := e.Pressure().BaselineInFlight
+	for range 64 {
+		if p, err := e.Admit(nil, 9); err == nil { //nolint:staticcheck
+			clock.advance(ms)
+			p.Record(cortex.Failed)
+		}
+	}
+	for range 1200 { // two minutes of outage: in the second one nothing but the circuit's own state speaks
+		clock.advance(100 * ms)
+		if p, err := e.Admit(nil, 9); err == nil { //nolint:staticcheck
+			p.Record(cortex.Failed)
+		}
+	}
+	if p := e.Pressure(); p.Circuit != breaker.Open || p.CPS >= 0.3 || p.BaselineInFlight < 0.95*before {
+		t.Errorf("%v in flight when healthy before the outage, %v after: %+v", before, p.BaselineInFlight, p)
+	}
+}

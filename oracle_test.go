@@ -249,6 +249,16 @@ func TestFastPathDecidesLikeTheWholeLaw(t *testing.T) {
 			if reasons[0] != reasons[1] || reasons[1] != reasons[2] {
 				t.Fatalf("seed %d, call %d at %v, priority %d, phase %d: %q", seed, i, now, prio, phase, reasons)
 			}
+			for j, e := range engines {
+				// What may enter by credit, those in flight included, is never more than the law had room for at the tick.
+				if usable := usableCredit(e); usable > 0 && usable+e.countInFlight() > e.inFlight+e.room() {
+					t.Fatalf("seed %d, call %d at %v, engine %d: credit for %d beside %d in flight; there was room for %d beside %d", seed, i, now, j,
+						usable, e.countInFlight(), e.room(), e.inFlight)
+				}
+			}
+			if engines[0].rng != engines[2].rng || engines[1].rng != engines[2].rng {
+				t.Fatalf("seed %d, call %d at %v, priority %d, phase %d: lots were drawn by some and not by others", seed, i, now, prio, phase)
+			}
 			switch {
 			case permits[0] == nil:
 				refused++
@@ -296,3 +306,12 @@ func TestFastPathDecidesLikeTheWholeLaw(t *testing.T) {
 }
 
 func timeoutOf(d time.Duration) timeout.Config { return timeout.Config{Min: d, Bootstrap: d, Max: d} }
+
+func usableCredit(e *Engine) (n int64) {
+	for i := range e.stripes {
+		if s := &e.stripes[i]; s.credit > 0 && e.now() < s.until {
+			n += s.credit
+		}
+	}
+	return n
+}

@@ -61,27 +61,16 @@ var (
 )
 
 func (e *Engine) stripe() uint8 {
-	if len(e.stripes) == 1 {
-		return 0
-	}
 	n := affinity.Get().(*uint32)
 	i := uint8(*n) & e.stripeMask
 	affinity.Put(n)
 	return i
 }
 
-// lockStripe locks a stripe. Finding it taken again and again means that two processors have the same one, by the chance of
-// how numbers were handed out: this one then gets another, for good. Now and then the collection is what holds it.
-func (e *Engine) lockStripe(i uint8) *stripe {
-	s := &e.stripes[i]
-	if !s.mu.TryLock() {
-		s.lockTaken()
-	}
-	return s
-}
-
 const clashes = 8 // within a tick
 
+// lockTaken locks a stripe that was found taken. Finding it so again and again means that two processors have the same one, by
+// the chance of how numbers were handed out: this one then gets another, for good. Now and then the collection is what holds it.
 func (s *stripe) lockTaken() {
 	s.mu.Lock()
 	if s.clashes++; s.clashes < clashes {
