@@ -32,7 +32,7 @@ func TestIngredientsSwitchedOff(t *testing.T) {
 	both("Circuit", limit.Circuit, func(t *testing.T, off limit.Ingredients) {
 		e, clock := engine(t, off)
 		for range 200 {
-			if p, err := e.Admit(nil, 9); err == nil { //nolint:staticcheck
+			if p, err := e.Admit(bg, 9); err == nil {
 				clock.advance(ms)
 				p.Record(cortex.Failed)
 			}
@@ -58,7 +58,7 @@ func TestIngredientsSwitchedOff(t *testing.T) {
 			want = cortex.ReasonShed
 		}
 		for range 20 { // shed by lot
-			if p, err := e.Admit(nil, 0); err == nil { //nolint:staticcheck
+			if p, err := e.Admit(bg, 0); err == nil {
 				p.Release()
 			} else if r := err.(*cortex.Rejection).Reason; r != want && r != cortex.ReasonCircuitOpen {
 				t.Errorf("%v, want %v", r, want)
@@ -94,7 +94,7 @@ func TestIngredientsSwitchedOff(t *testing.T) {
 		clock.advance(e.Pressure().NextProbe)
 		admit(t, e, 5) // hangs
 		clock.advance(10 * time.Second)
-		p, err := e.Admit(nil, 5) //nolint:staticcheck
+		p, err := e.Admit(bg, 5)
 		if (err == nil) != (off == 0) {
 			t.Errorf("10 s after a probe that hangs: %v", err)
 		}
@@ -134,7 +134,7 @@ func TestIngredientsSwitchedOff(t *testing.T) {
 		e, clock := engine(t, off)
 		refused := 0
 		for range 500 {
-			if _, err := e.Admit(nil, 5); err != nil { //nolint:staticcheck
+			if _, err := e.Admit(bg, 5); err != nil {
 				refused++
 			}
 			clock.advance(10 * ms)
@@ -150,7 +150,7 @@ func TestNothingButThrottledAnswersSheds(t *testing.T) {
 	e, clock := virtual(t, cortex.Config{})
 	shed := 0.0
 	for range 1000 {
-		p, err := e.Admit(nil, 5) //nolint:staticcheck
+		p, err := e.Admit(bg, 5)
 		clock.advance(5 * ms)
 		if err == nil {
 			p.Record(cortex.Throttled)

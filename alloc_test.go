@@ -111,7 +111,7 @@ func TestRefusalsBetweenHungProbesDoNotAllocate(t *testing.T) {
 	for e.Pressure().Circuit == breaker.HalfOpen {
 		clock.advance(10 * ms)
 	}
-	if n := testing.AllocsPerRun(100, func() { _, _ = e.Admit(nil, 5) }); n > 0 {
+	if n := testing.AllocsPerRun(100, func() { _, _ = e.Admit(bg, 5) }); n > 0 {
 		t.Errorf("%v allocations a refusal", n)
 	}
 	if n := len(changes); n == 0 || changes[n-1].To != breaker.Open {

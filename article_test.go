@@ -204,7 +204,7 @@ func TestArticleCircuitInVirtualTime(t *testing.T) {
 	check := func(after time.Duration, prio cortex.Priority, want cortex.Reason) *cortex.Permit {
 		t.Helper()
 		clock.set(failed + after)
-		permit, err := e.Admit(nil, prio) //nolint:staticcheck
+		permit, err := e.Admit(bg, prio)
 		got := cortex.ReasonNone
 		if err != nil {
 			got = err.(*cortex.Rejection).Reason

@@ -143,7 +143,7 @@ func TestAcceptedConfigCallsAndStops(t *testing.T) {
 		e, clock := virtual(t, c.config)
 		made := 0
 		for n := 0; ; n++ {
-			p, err := e.AdmitRetry(nil, 10, n) //nolint:staticcheck
+			p, err := e.AdmitRetry(bg, 10, n)
 			if err != nil {
 				break
 			}

@@ -162,7 +162,7 @@ func TestRetryRefusedWhileItWaited(t *testing.T) {
 			n++
 			time.AfterFunc(5*ms, func() {
 				for range 43 {
-					if p, err := e.Admit(nil, 9); err == nil { //nolint:staticcheck
+					if p, err := e.Admit(bg, 9); err == nil {
 						p.Record(cortex.Failed)
 					}
 				}

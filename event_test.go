@@ -29,7 +29,7 @@ func TestListenersMayUseTheEngine(t *testing.T) {
 			e.Pressure()
 			e.Stats()
 			e.ObserveRemote(0)
-			if p, err := e.Admit(nil, 9); err == nil { //nolint:staticcheck
+			if p, err := e.Admit(bg, 9); err == nil {
 				p.Release()
 			}
 			// No verdict: a probe from in here must not close the circuit under the test.
@@ -59,7 +59,7 @@ func TestListenersMayUseTheEngine(t *testing.T) {
 			for range 50 {
 				wg.Go(func() {
 					for n := 0; n < 5 || e.Pressure().Circuit == breaker.Closed && n < 1000; n++ {
-						if p, err := e.Admit(nil, 9); err == nil { //nolint:staticcheck
+						if p, err := e.Admit(bg, 9); err == nil {
 							p.Record(cortex.Failed)
 							e.Decide(cortex.Failure{Err: errBoom, Priority: 9})
 						}
@@ -73,7 +73,7 @@ func TestListenersMayUseTheEngine(t *testing.T) {
 			}
 			for range 100 {
 				clock.advance(time.Second)
-				if p, err := e.Admit(nil, 10); err == nil { //nolint:staticcheck
+				if p, err := e.Admit(bg, 10); err == nil {
 					p.Record(cortex.Success)
 				}
 			}
@@ -189,7 +189,7 @@ func TestBlockedListenerHoldsNobodyElse(t *testing.T) {
 }
 
 func refuse(e *cortex.Engine) bool {
-	p, err := e.Admit(nil, 5) //nolint:staticcheck
+	p, err := e.Admit(bg, 5)
 	if err == nil {
 		p.Release()
 	}
@@ -227,7 +227,7 @@ func TestArticleAnnouncesHalfOpen(t *testing.T) {
 	attempts(t, e, clock, 1, ms, cortex.Failed)
 	clock.advance(120 * time.Second)
 	p := admit(t, e, 10)
-	n := testing.AllocsPerRun(100, func() { e.Admit(nil, 10) })
+	n := testing.AllocsPerRun(100, func() { e.Admit(bg, 10) })
 	if n > 0 {
 		t.Errorf("%v allocations a refusal while half-open", n)
 	}

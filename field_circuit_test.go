@@ -96,7 +96,7 @@ func TestProbeThatNeverReturnsDoesNotKeepTheCircuit(t *testing.T) {
 		var fresh *cortex.Permit
 		for fresh == nil && clock.now() <= due+lease {
 			clock.advance(50 * ms)
-			if p, err := e.Admit(nil, 9); err == nil { //nolint:staticcheck
+			if p, err := e.Admit(bg, 9); err == nil {
 				fresh = &p
 			}
 		}
@@ -128,7 +128,7 @@ func TestProbesAreNeverMoreThanTheirSlots(t *testing.T) {
 				var wg sync.WaitGroup
 				for range 200 {
 					wg.Go(func() {
-						if p, err := e.Admit(nil, 9); err == nil { //nolint:staticcheck
+						if p, err := e.Admit(bg, 9); err == nil {
 							mu.Lock()
 							admitted = append(admitted, &p)
 							mu.Unlock()
@@ -218,7 +218,7 @@ func TestResultOfAnOlderGenerationDecidesNothing(t *testing.T) {
 }
 
 func admitStale(e *cortex.Engine) *cortex.Permit {
-	if p, err := e.Admit(nil, 10); err == nil { //nolint:staticcheck
+	if p, err := e.Admit(bg, 10); err == nil {
 		return &p
 	}
 	return nil
@@ -305,7 +305,7 @@ func TestClientFaultsDoNotOpenTheCircuit(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 		for range 43 {
-			if p, err := e.Admit(nil, 5); err == nil { //nolint:staticcheck
+			if p, err := e.Admit(bg, 5); err == nil {
 				clock.advance(ms)
 				p.Done(errors.New("503"))
 			}
@@ -347,7 +347,7 @@ func TestRefusalsDoNotKeepTheCircuitOpen(t *testing.T) {
 	healthyAgain := time.Duration(-1)
 	for range 65_000 { // 1,000 a second, each of 1 ms
 		now := clock.now()
-		p, err := e.Admit(nil, 5) //nolint:staticcheck
+		p, err := e.Admit(bg, 5)
 		clock.advance(ms)
 		switch {
 		case err != nil:
@@ -445,7 +445,7 @@ func TestSparseFailuresDoNotAddUp(t *testing.T) {
 	}{{24 * time.Hour, false}, {15 * time.Second, false}, {1200 * ms, true}} {
 		e, clock := virtual(t, cortex.Config{})
 		for range 200 {
-			p, err := e.Admit(nil, 5) //nolint:staticcheck
+			p, err := e.Admit(bg, 5)
 			if err != nil {
 				break
 			}
@@ -497,7 +497,7 @@ func TestClockSetBackOrAheadFreezesNothing(t *testing.T) {
 			clock.advance(jump)
 			var waited time.Duration
 			for ; waited < 40*time.Second; waited += 50 * ms {
-				if p, err := e.Admit(nil, 9); err == nil { //nolint:staticcheck
+				if p, err := e.Admit(bg, 9); err == nil {
 					clock.advance(ms)
 					p.Record(cortex.Success)
 					break

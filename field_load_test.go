@@ -66,7 +66,7 @@ func TestLoneCallMayAlwaysRetry(t *testing.T) {
 		if !d.Retry {
 			t.Fatalf("second %d: %+v", i, d)
 		}
-		p, err := e.AdmitRetry(nil, 5, 1) //nolint:staticcheck
+		p, err := e.AdmitRetry(bg, 5, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -183,7 +183,7 @@ func TestGaugeSheds(t *testing.T) {
 	fill = 3 // an overfull queue is a full one
 	refused := 0
 	for range 2000 {
-		if p, err := e.Admit(nil, 5); err == nil { //nolint:staticcheck
+		if p, err := e.Admit(bg, 5); err == nil {
 			clock.advance(2 * ms)
 			p.Record(cortex.Success)
 		} else if refused++; !errors.Is(err, cortex.ErrShed) {
@@ -213,7 +213,7 @@ func TestShedsFairlyAmongEqualPriorities(t *testing.T) {
 			queue[0].p.Record(cortex.Success)
 			queue = queue[1:]
 		}
-		permit, err := e.Admit(nil, 10) //nolint:staticcheck
+		permit, err := e.Admit(bg, 10)
 		switch {
 		case err == nil:
 			free = max(free, now) + ms
@@ -311,7 +311,7 @@ func TestRandomUseLeavesNothingBehind(t *testing.T) {
 		for range 2000 {
 			switch r.IntN(8) {
 			case 0, 1, 2:
-				if p, err := e.Admit(nil, cortex.Priority(r.IntN(14)-2)); err == nil { //nolint:staticcheck
+				if p, err := e.Admit(bg, cortex.Priority(r.IntN(14)-2)); err == nil {
 					flight = append(flight, &p)
 				}
 			case 3, 4:

@@ -51,7 +51,7 @@ func TestBooksBalanceAfterTheStorm(t *testing.T) {
 						bad := i/500%2 == 1
 						switch k := r.IntN(20); {
 						case k < 10:
-							p, err := e.Admit(nil, cortex.Priority(r.IntN(11))) //nolint:staticcheck
+							p, err := e.Admit(bg, cortex.Priority(r.IntN(11)))
 							if err != nil {
 								refused.Add(1)
 								break
@@ -77,7 +77,7 @@ func TestBooksBalanceAfterTheStorm(t *testing.T) {
 							if d.Retry && r.IntN(2) == 0 {
 								e.Refund(d)
 							} else if d.Retry {
-								p, err := e.AdmitRetry(nil, 9, 1) //nolint:staticcheck
+								p, err := e.AdmitRetry(bg, 9, 1)
 								if err != nil {
 									retriesRefused.Add(1)
 								} else {

@@ -1,6 +1,7 @@
 package cortex_test
 
 import (
+	"context"
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
@@ -11,6 +12,8 @@ import (
 )
 
 const ms = time.Millisecond
+
+var bg = context.Background()
 
 // A timeline is an engine's clock in virtual time.
 type timeline struct{ at atomic.Int64 }
@@ -33,7 +36,7 @@ func virtual(tb testing.TB, c cortex.Config) (*cortex.Engine, *timeline) {
 // admit makes one attempt that must be admitted.
 func admit(tb testing.TB, e *cortex.Engine, p cortex.Priority) *cortex.Permit {
 	tb.Helper()
-	permit, err := e.Admit(nil, p) //nolint:staticcheck // a nil context is allowed
+	permit, err := e.Admit(bg, p)
 	if err != nil {
 		tb.Fatalf("priority %d: %v", p, err)
 	}
@@ -43,7 +46,7 @@ func admit(tb testing.TB, e *cortex.Engine, p cortex.Priority) *cortex.Permit {
 // refusal asks for one attempt that must be refused.
 func refusal(tb testing.TB, e *cortex.Engine, p cortex.Priority) *cortex.Rejection {
 	tb.Helper()
-	permit, err := e.Admit(nil, p) //nolint:staticcheck
+	permit, err := e.Admit(bg, p)
 	if err == nil {
 		permit.Release()
 		tb.Fatalf("priority %d was admitted", p)

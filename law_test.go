@@ -55,7 +55,7 @@ func TestSlowTripHalvesTheFloor(t *testing.T) {
 			t.Fatalf("limit %v before the fault", p.Limit)
 		}
 		for range 64 {
-			if p, err := e.Admit(nil, 9); err == nil { //nolint:staticcheck
+			if p, err := e.Admit(bg, 9); err == nil {
 				clock.advance(ms)
 				p.Record(o)
 			}
@@ -114,7 +114,7 @@ func TestProbeLease(t *testing.T) {
 			paced(t, e, clock, 60*time.Second, c.warm, c.warm)
 		}
 		for range 64 {
-			if p, err := e.Admit(nil, 9); err == nil { //nolint:staticcheck
+			if p, err := e.Admit(bg, 9); err == nil {
 				clock.advance(ms)
 				p.Record(cortex.Failed)
 			}
@@ -158,7 +158,7 @@ func TestPressureFadesInSilence(t *testing.T) {
 		e, clock := virtual(t, cortex.Config{Limit: limit.Config{Off: limit.Circuit}})
 		warm(t, e, clock, 3*time.Second)
 		for range 100 {
-			p, err := e.Admit(nil, 9) //nolint:staticcheck
+			p, err := e.Admit(bg, 9)
 			clock.advance(10 * ms)
 			if err == nil {
 				p.Record(cortex.TimedOut)
@@ -196,7 +196,7 @@ func TestEvidenceTripIsArmedAgainBelowOneHalf(t *testing.T) {
 		fill = f
 		clock.advance(20 * ms)
 		e.Pressure()
-		if p, err := e.Admit(nil, 9); err == nil { //nolint:staticcheck
+		if p, err := e.Admit(bg, 9); err == nil {
 			p.Release()
 		}
 	}
@@ -268,14 +268,14 @@ func TestEngineLearnsNothingInTrouble(t *testing.T) {
 	warm(t, e, clock, 10*time.Second)
 	before := e.Pressure().BaselineInFlight
 	for range 64 {
-		if p, err := e.Admit(nil, 9); err == nil { //nolint:staticcheck
+		if p, err := e.Admit(bg, 9); err == nil {
 			clock.advance(ms)
 			p.Record(cortex.Failed)
 		}
 	}
 	for range 1200 { // two minutes of outage: in the second one nothing but the circuit's own state speaks
 		clock.advance(100 * ms)
-		if p, err := e.Admit(nil, 9); err == nil { //nolint:staticcheck
+		if p, err := e.Admit(bg, 9); err == nil {
 			p.Record(cortex.Failed)
 		}
 	}

@@ -1,6 +1,7 @@
 package cortex
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -10,6 +11,8 @@ import (
 	"github.com/seed-a29ca62a/cortex/timeout"
 	"github.com/seed-a29ca62a/cortex/window"
 )
+
+var bg = context.Background()
 
 // engineWith makes an engine with that many stripes on a clock of the test's.
 func engineWith(t *testing.T, stripes int, c Config, now *time.Duration) *Engine {
@@ -133,7 +136,7 @@ func TestAccountingAgainstANaiveList(t *testing.T) {
 			case 0, 1, 2, 3:
 				onStripe(r.Uint32N(16))
 				list.offered++
-				p, err := e.Admit(nil, Priority(r.IntN(11))) //nolint:staticcheck
+				p, err := e.Admit(bg, Priority(r.IntN(11)))
 				sync()
 				if err == nil {
 					list.admits++
@@ -236,7 +239,7 @@ func TestFastPathDecidesLikeTheWholeLaw(t *testing.T) {
 				}
 				onStripe(stripe)
 				before := e.stripes[0].credit
-				p, err := e.Admit(nil, prio) //nolint:staticcheck
+				p, err := e.Admit(bg, prio)
 				if err != nil {
 					reasons[j] = err.(*Rejection).Reason.String()
 				} else {

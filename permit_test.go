@@ -91,6 +91,23 @@ func TestPermitIsUsedOnceByConcurrentCallers(t *testing.T) {
 	}
 }
 
+// A nil context has nothing to say.
+func TestNilContextIsAllowed(t *testing.T) {
+	var none context.Context
+	e, clock := virtual(t, cortex.Config{})
+	for _, err := range []error{nil, errBoom, context.Canceled} {
+		p, refused := e.Admit(none, 5)
+		if refused != nil {
+			t.Fatal(refused)
+		}
+		clock.advance(ms)
+		p.Done(err)
+	}
+	if s := e.Stats(); s.Successes != 1 || s.Failures != 1 || s.Neutral != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
 func TestZeroPermitDoesNothing(t *testing.T) {
 	var p cortex.Permit
 	p.Answered()
@@ -103,7 +120,7 @@ func TestZeroPermitDoesNothing(t *testing.T) {
 	}
 	// What comes with a refusal is a zero permit.
 	e, _, _ := opened(t, cortex.Config{})
-	refused, err := e.Admit(nil, 5) //nolint:staticcheck
+	refused, err := e.Admit(bg, 5)
 	if err == nil {
 		t.Fatal("admitted")
 	}
@@ -311,7 +328,7 @@ func TestRemotePressureShedsLowestFirst(t *testing.T) {
 			e.ObserveRemote(0.5)
 		}
 		prio := cortex.Priority(1 + 2*(i%4)) // 1, 3, 5, 7
-		p, err := e.Admit(nil, prio)         //nolint:staticcheck
+		p, err := e.Admit(bg, prio)
 		clock.advance(2 * ms)
 		if err == nil {
 			p.Record(cortex.Success)
@@ -349,7 +366,7 @@ func TestTimeoutOfAnAttempt(t *testing.T) {
 	if d := given(e); d < time.Second || d > 5*time.Second {
 		t.Errorf("with a queue: %v", d)
 	}
-	if p, err := e.Admit(nil, 9); err == nil { //nolint:staticcheck
+	if p, err := e.Admit(bg, 9); err == nil {
 		clock.advance(300 * ms)
 		if !p.Record(cortex.Success) { // slower than usual, in an attempt that had the time
 			t.Error("not counted")

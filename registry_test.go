@@ -203,7 +203,7 @@ func TestRegistryUnderConcurrentUse(t *testing.T) {
 				if name := e.Name(); name != target && name != cortex.Overflow {
 					t.Errorf("asked for %s, got %s", target, name)
 				}
-				if p, err := e.Admit(nil, 9); err == nil { //nolint:staticcheck
+				if p, err := e.Admit(bg, 9); err == nil {
 					if rng.IntN(4) == 0 {
 						runtime.Gosched()
 					}
