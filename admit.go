@@ -299,6 +299,7 @@ func (e *Engine) newGeneration(now time.Duration, st breaker.State) {
 		return
 	}
 	e.success = 0
+	e.silence = silence{since: now}
 	e.pending.Success, e.pending.Failure, e.pending.Timeout, e.pending.Throttled = 0, 0, 0, 0
 	e.errorArea = 0
 	if st != breaker.Closed {
@@ -450,6 +451,7 @@ func (e *Engine) count(o Outcome, p *Permit, now time.Duration) {
 	case Success:
 		e.pending.Success++
 		e.success++
+		e.silence = silence{since: now}
 		e.rolling.Add(now, window.Counts{Success: 1})
 		e.rolling.AddLatency(now, bucketOf(latency), 1)
 		e.learnTimeout(now, bucketOf(latency), 1)
@@ -486,13 +488,29 @@ func (e *Engine) count(o Outcome, p *Permit, now time.Duration) {
 		}
 		return
 	}
-	if o == TimedOut && p.soft && p.latency >= time.Duration(p.given)<<givenShift {
-		return // only an attempt that was given more time can tell a target that hangs from a slow one
+	if o == TimedOut {
+		e.silence.timeouts++
+		if p.soft && p.latency >= time.Duration(p.given)<<givenShift {
+			return // only an attempt that was given more time can tell a target that hangs from a slow one
+		}
+		e.silence.patient++
 	}
-	if e.breaker.Failure(now, o == TimedOut, e.success, c.Success) {
+	trips := e.breaker.Failure(now, o == TimedOut, e.success, c.Success)
+	if trips || e.silence.patient >= straightTimeouts && now-e.silence.since >= e.timeout.Extended() {
 		e.trip(now)
 	}
 }
+
+// silence is what happened since the last success.
+type silence struct {
+	since    time.Duration
+	timeouts int
+	patient  int // of attempts with the extended timeout
+}
+
+// straightTimeouts without a success between them are enough by the circuit's rule, P(θ > 0.7 | 12 failures) ≥ 0.99, where
+// nothing came back for as long as the most patient attempt waits: the successes among the last 64 outcomes are from before.
+const straightTimeouts = 12
 
 // probeDone gives a probe's outcome to the circuit; it enters no window of the adaptive profile.
 func (e *Engine) probeDone(p *Permit, o Outcome, now time.Duration) bool {

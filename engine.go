@@ -15,15 +15,16 @@ import (
 )
 
 const (
-	tickGap      = time.Millisecond      // estimators advance at most this often
-	histogramGap = 10 * time.Millisecond // latencies are collected and quantiles taken at most this often
-	rejectionAge = 100 * time.Millisecond
-	evidenceMin  = 10 // outcomes below which evidence is discounted
-	windowMin    = 50 // outcomes that make a window wide enough
-	baselineMin  = 200
-	rearmBelow   = 5_000 // evidence below which the evidence trip is armed again, in basis points
-	strainedFrom = 0.3   // queue pressure from which attempts are given the extended timeout
-	learnBelow   = 0.2   // queue pressure below which latencies are the target's own
+	tickGap          = time.Millisecond      // estimators advance at most this often
+	histogramGap     = 10 * time.Millisecond // latencies are collected and quantiles taken at most this often
+	rejectionAge     = 100 * time.Millisecond
+	evidenceMin      = 10 // outcomes below which evidence is discounted
+	windowMin        = 50 // outcomes that make a window wide enough
+	baselineMin      = 200
+	rearmBelow       = 5_000 // evidence below which the evidence trip is armed again, in basis points
+	strainedFrom     = 0.3   // queue pressure from which attempts are given the extended timeout
+	strainedTimeouts = 3     // without a success between them: likewise
+	learnBelow       = 0.2   // queue pressure below which latencies are the target's own
 	// queueTimeouts is how many of the usual timeouts the in-flight limit reckons with: what waits in a queue is given the
 	// extended timeout.
 	queueTimeouts = 2
@@ -59,7 +60,6 @@ type Engine struct {
 	timeout  *timeout.Timeout
 	last     time.Duration // of the last tick
 	lastHist time.Duration
-	epoch    uint32
 	gen      uint32
 	state    breaker.State // as last announced
 	armed    bool
@@ -72,7 +72,8 @@ type Engine struct {
 	area      time.Duration // ∫N dt since the last tick
 	residence time.Duration // ∫N dt since ever, wrapping
 	inFlight  int64         // at the last tick
-	success   uint64        // of this generation, collected
+	silence   silence
+	success   uint64 // of this generation, collected
 	offered   [limit.MaxLevels + 1]uint64
 
 	sig   signals
@@ -91,7 +92,6 @@ type signals struct {
 	samples  uint64
 	span     window.Span
 	stalled  int64 // attempts in flight presumed timed out
-	throttle float64
 }
 
 // New returns an engine for one target. The error is a [*ConfigError].
@@ -176,7 +176,7 @@ func (e *Engine) advance(now time.Duration) {
 		e.advanceLaw(s, now)
 	}
 	e.sig.own = e.sig.q
-	e.strained.Store(e.sig.q >= strainedFrom || e.timeout.Cutting(now))
+	e.strained.Store(e.sig.q >= strainedFrom || e.timeout.Cutting(now) || e.silence.timeouts >= strainedTimeouts)
 	e.sig.q = unit(max(e.sig.q, s.Gauge))
 	e.pending = window.Counts{}
 	e.errorArea = 0
@@ -286,6 +286,7 @@ func (e *Engine) gatherSuccesses(hist bool) {
 		e.success += n
 		e.stats.Successes += n
 		e.rolling.Add(newest, window.Counts{Success: n})
+		e.silence = silence{since: newest}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"math"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/seed-a29ca62a/cortex"
@@ -575,5 +576,29 @@ func TestOldSuccessesDoNotDiluteFreshFailures(t *testing.T) {
 	attempts(t, e, clock, 10, 10*ms, cortex.Failed)
 	if f := e.Pressure().Signals.F; f != 1 {
 		t.Errorf("ten failures of ten in the last hour, and F = %v", f)
+	}
+}
+
+// A caller that makes one call at a time and waits in between is slow enough that each of its calls after the circuit opened is a
+// probe; the timeouts before it came seconds apart, and must add up all the same.
+func TestTrickleOfHungCallsOpensTheCircuit(t *testing.T) {
+	for _, pause := range []time.Duration{0, 500 * ms, time.Second, 2 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			e := mustNew(t, cortex.Config{DisableRetries: true, Timeout: timeout.Config{Max: 2 * time.Second}})
+			n := 0
+			for ; n < 100 && e.Pressure().Circuit == breaker.Closed; n++ {
+				_, err := cortex.Do(t.Context(), e, func(ctx context.Context) (int, error) {
+					<-ctx.Done()
+					return 0, ctx.Err()
+				})
+				if err == nil {
+					t.Fatal("a hung call succeeded")
+				}
+				time.Sleep(pause)
+			}
+			if n > 20 {
+				t.Errorf("pause %v: open after %d hung calls in a row", pause, n)
+			}
+		})
 	}
 }

@@ -2,6 +2,7 @@ package cortex_test
 
 import (
 	"container/heap"
+	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -167,7 +168,7 @@ func (g *rig) run(t testing.TB) outcome {
 
 	var attempt func(p cortex.Priority, start float64, n int)
 	attempt = func(p cortex.Priority, start float64, n int) {
-		permit, err := e.AdmitRetry(nil, p, n) //nolint:staticcheck
+		permit, err := e.AdmitRetry(context.Background(), p, n)
 		if err != nil {
 			if n == 0 && !g.faulty(now) && (now < g.from || now >= g.to+5) {
 				out.falseRejections++

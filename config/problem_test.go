@@ -97,7 +97,7 @@ t.yaml:4:33: targets.a.breaker.theta_slow: 0.98: want between 0.01 and 0.9316 (a
 		"timeouts crossed": {at + "timeout: {min: 6s}", "t.yaml:4:15: targets.a.timeout.min: 6s is above max 5s; lower min or raise max"},
 		"bootstrap outside": {at + "timeout: {max: 2s, bootstrap: 3s}",
 			"t.yaml:4:24: targets.a.timeout.bootstrap: 3s is above max 2s; lower bootstrap or raise max"},
-		"limits crossed": {at + "limit: {min: 9, max: 3}", "t.yaml:4:21: targets.a.limit.max: 3 is below min 9"},
+		"limits crossed": {at + "limit: {min: 9, max: 3}", "t.yaml:4:21: targets.a.limit.max: 3: want not below min, 9"},
 		"no fault of a default beside a misspelt key": {at + "retry: {base_delay: 2m, max_dely: 3m}",
 			"t.yaml:4:29: targets.a.retry.max_dely: unknown key: did you mean max_delay?"},
 

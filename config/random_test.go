@@ -85,7 +85,7 @@ func TestRandomFilesPrintAsThemselves(t *testing.T) {
 		if err != nil {
 			for _, p := range err.(Errors) {
 				if !strings.Contains(p.Message, "want at least base_delay") && !strings.Contains(p.Message, "is above max") &&
-					!strings.Contains(p.Message, "is below min") && !strings.Contains(p.Message, "at confidence") {
+					!strings.Contains(p.Message, "below min") && !strings.Contains(p.Message, "at confidence") {
 					t.Fatalf("%v\nof\n%s", p, text)
 				}
 			}

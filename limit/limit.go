@@ -66,6 +66,15 @@ type Config struct {
 	Off    Ingredients // ablation
 }
 
+// ConfigError says which field of a [Config] cannot be used and what would be right.
+type ConfigError struct {
+	Field string
+	Value any
+	Want  string
+}
+
+func (e *ConfigError) Error() string { return fmt.Sprintf("%s: %v: want %s", e.Field, e.Value, e.Want) }
+
 // Normalize fills in defaults and checks the rest; the error names the field.
 func (c Config) Normalize() (Config, error) {
 	if c.Levels == 0 {
@@ -76,13 +85,13 @@ func (c Config) Normalize() (Config, error) {
 	}
 	switch {
 	case c.Levels < 1 || c.Levels > MaxLevels:
-		return c, fmt.Errorf("Levels: %d is not from 1 to %d", c.Levels, MaxLevels)
+		return c, &ConfigError{Field: "Levels", Value: c.Levels, Want: fmt.Sprintf("from 1 to %d", MaxLevels)}
 	case c.Min < 1:
-		return c, fmt.Errorf("Min: %d is below 1", c.Min)
+		return c, &ConfigError{Field: "Min", Value: c.Min, Want: "at least 1, or 0 for 2"}
 	case c.Max < 0:
-		return c, fmt.Errorf("Max: %d is negative; leave it out for no bound", c.Max)
+		return c, &ConfigError{Field: "Max", Value: c.Max, Want: "0 for no bound, or more"}
 	case c.Max > 0 && c.Max < c.Min:
-		return c, fmt.Errorf("Max: %d is below Min %d", c.Max, c.Min)
+		return c, &ConfigError{Field: "Max", Value: c.Max, Want: fmt.Sprintf("not below Min, %d", c.Min)}
 	}
 	return c, nil
 }
