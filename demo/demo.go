@@ -24,6 +24,14 @@ import (
 type Options struct {
 	Out      io.Writer
 	Terminal bool // redraw a live table instead of printing a line a second
+
+	net network // the zero value is loopback
+}
+
+// network is where the servers of a demonstration listen and are reached.
+type network struct {
+	listen func() (net.Listener, error)
+	dial   func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // Result is what came out, for the summary and for tests.
@@ -56,13 +64,13 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	}
 	guarded := &side{name: "cortex", upstream: newUpstream(), tally: newTally(length)}
 	plain := &side{name: "3 retries", upstream: newUpstream(), tally: newTally(length)}
-	var running servers
+	if o.net.listen == nil {
+		o.net.listen = func() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") }
+	}
+	running := servers{net: o.net}
 	defer running.stop()
-	defer func() { // nobody hangs on a phase that is over
-		for _, s := range []*side{guarded, plain} {
-			s.upstream.set(timeline[len(timeline)-1])
-		}
-	}()
+	defer guarded.upstream.stop()
+	defer plain.upstream.stop()
 	engine, err := running.guard(guarded)
 	if err != nil {
 		return nil, err
@@ -70,8 +78,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	if err := running.plain(plain); err != nil {
 		return nil, err
 	}
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1000, MaxIdleConns: 2000}}
-	defer client.CloseIdleConnections()
+	client := &http.Client{Transport: running.transport()}
 
 	fmt.Fprintf(o.Out, "An upstream with %d workers of %v hangs, recovers, and turns slow, under %d calls/s with a deadline of %v.\n"+
 		"The same load goes through CORTEX and through a plain proxy (timeout %v, %d retries, exponential backoff).\n\n",
@@ -156,21 +163,34 @@ func (s *side) recovery(from, to int) time.Duration {
 }
 
 // servers are the listeners of a demonstration.
-type servers []*http.Server
+type servers struct {
+	net     network
+	running []*http.Server
+	closers []func()
+}
 
 func (s *servers) stop() {
-	for _, srv := range *s {
+	for _, srv := range s.running {
 		srv.Close()
+	}
+	for _, f := range s.closers {
+		f()
 	}
 }
 
+func (s *servers) transport() *http.Transport {
+	t := &http.Transport{MaxIdleConnsPerHost: 1000, MaxIdleConns: 2000, DialContext: s.net.dial}
+	s.closers = append(s.closers, t.CloseIdleConnections)
+	return t
+}
+
 func (s *servers) listen(h http.Handler) (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := s.net.listen()
 	if err != nil {
 		return "", fmt.Errorf("demo: %w", err)
 	}
 	srv := &http.Server{Handler: h, ErrorLog: log.New(io.Discard, "", 0)}
-	*s = append(*s, srv)
+	s.running = append(s.running, srv)
 	go srv.Serve(l) //nolint:errcheck // ends with Close
 	return "http://" + l.Addr().String(), nil
 }
@@ -184,10 +204,11 @@ func (s *servers) guard(side *side) (*cortex.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	g, err := gateway.New(f, gateway.Options{})
+	g, err := gateway.New(f, gateway.Options{Dial: s.net.dial})
 	if err != nil {
 		return nil, err
 	}
+	s.closers = append(s.closers, g.Close)
 	targets := g.Targets()
 	if len(targets) != 1 {
 		return nil, errors.New("demo: expected one target")
@@ -207,7 +228,7 @@ func (s *servers) plain(side *side) error {
 	}
 	proxy := &httputil.ReverseProxy{
 		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(u) },
-		Transport: retrier{&http.Transport{MaxIdleConnsPerHost: 1000, MaxIdleConns: 1000}},
+		Transport: retrier{s.transport()},
 		ErrorLog:  log.New(io.Discard, "", 0),
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) {
 			w.WriteHeader(http.StatusBadGateway)

@@ -35,12 +35,14 @@ type upstream struct {
 	mu       sync.Mutex
 	phase    phase
 	over     chan struct{} // closed when the phase ends
+	stopped  chan struct{} // closed when the demonstration ends: nothing is worked on any more
 	slots    chan struct{}
 	attempts atomic.Int64
+	working  sync.WaitGroup
 }
 
 func newUpstream() *upstream {
-	return &upstream{phase: timeline[0], over: make(chan struct{}), slots: make(chan struct{}, workers)}
+	return &upstream{phase: timeline[0], over: make(chan struct{}), stopped: make(chan struct{}), slots: make(chan struct{}, workers)}
 }
 
 func (u *upstream) set(p phase) {
@@ -50,16 +52,32 @@ func (u *upstream) set(p phase) {
 	u.phase, u.over = p, make(chan struct{})
 }
 
+// stop ends the work in progress.
+func (u *upstream) stop() {
+	close(u.stopped)
+	u.working.Wait()
+}
+
 func (u *upstream) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	u.attempts.Add(1)
-	u.slots <- struct{}{}
+	u.working.Add(1)
+	defer u.working.Done()
+	select {
+	case u.slots <- struct{}{}:
+		defer func() { <-u.slots }()
+	case <-u.stopped:
+		return
+	}
 	u.mu.Lock()
 	p, over := u.phase, u.over
 	u.mu.Unlock()
 	if p.hang {
-		<-over
+		select {
+		case <-over:
+		case <-u.stopped:
+			return
+		}
 	}
 	time.Sleep(time.Duration(float64(serviceTime) * p.factor))
-	<-u.slots
 	w.Write([]byte("ok\n")) //nolint:errcheck // the client may have gone
 }
