@@ -64,8 +64,11 @@ func (e *Engine) AdmitRetry(ctx context.Context, p Priority, attempt int) (permi
 			} else {
 				e.refusedBy[ReasonCircuitOpen].Add(1)
 			}
-			e.refused(&r.Rejection)
-			return Permit{}, &r.Rejection
+			if e.cfg.OnDecision != nil {
+				e.refused(&r.Rejection)
+			}
+			err = &r.Rejection
+			return
 		}
 	}
 	s := &e.stripes[i]
