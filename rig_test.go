@@ -413,7 +413,7 @@ func TestASlowTargetIsNotTakenForADeadOne(t *testing.T) {
 	}{
 		{300, 10, 4, 0.92, 0}, {300, 10, 0, 0, 0.02},
 		{2000, 70, 4, 0.92, 0}, {2000, 70, 0, 0, 0.015},
-		{20, 2, 4, 0.8, 0}, {5, 2, 4, 0.95, 0},
+		{20, 2, 4, 0.8, 0}, {5, 2, 4, 0.95, 0}, {5, 2, 0, 0, 0.5}, {300, 10, 8, 0.7, 0},
 	} {
 		t.Run(fmt.Sprintf("%v calls a second, service × %v", c.rate, c.factor), func(t *testing.T) {
 			for seed := range uint64(rigSeeds) {
@@ -437,12 +437,18 @@ func TestASlowTargetIsNotTakenForADeadOne(t *testing.T) {
 					good += float64(o.goodSecond[s])
 					offered += float64(o.perSecond[s])
 				}
+				t.Logf("seed %d: %.3f of the fault's calls answered, priority 9 %.4f, amplification in the fault %.4f", seed, good/offered,
+					o.goodputOf(9), float64(o.inFault)/float64(o.offeredInFault))
 				if c.factor > 0 {
 					oracle := min(offered, float64(c.workers)/(0.028*c.factor)*(g.to-g.from))
 					if good < c.least*oracle {
 						t.Errorf("seed %d: %.0f calls answered in the fault, %.3f of the oracle's", seed, good, good/oracle)
 					}
-					if o.goodputOf(9) < 0.99 {
+					top := 0.99
+					if c.factor > 4 { // docs/law.md, "What remains weak"
+						top = 0.95
+					}
+					if o.goodputOf(9) < top {
 						t.Errorf("seed %d: priority 9 has %.4f", seed, o.goodputOf(9))
 					}
 				}
