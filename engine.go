@@ -84,14 +84,14 @@ type Engine struct {
 
 // signals are the score's inputs as of the last tick; C is read from the circuit.
 type signals struct {
-	f, l, b  float64
-	q        float64 // of the last tick; admission uses the number in flight at the moment
-	own      float64 // q without the user's gauge
-	slow     float64 // share of timeouts among the failures
-	p99      time.Duration
-	samples  uint64
-	span     window.Span
-	stalled  int64 // attempts in flight presumed timed out
+	f, l, b float64
+	q       float64 // of the last tick; admission uses the number in flight at the moment
+	own     float64 // q without the user's gauge
+	slow    float64 // share of timeouts among the failures
+	p99     time.Duration
+	samples uint64
+	span    window.Span
+	stalled int64 // attempts in flight presumed timed out
 }
 
 // New returns an engine for one target. The error is a [*ConfigError].
