@@ -2,6 +2,7 @@ package limit
 
 import "math"
 
+// integrate advances φ, the integral part of the shed fraction, by the control error over dt.
 func (l *Limiter) integrate(s Sample, dt, now float64, arrived bool) {
 	l.e, l.hasE = 0, false
 	if s.Outcomes >= 5 && l.out > 0 && l.thr > 0 {
