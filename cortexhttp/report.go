@@ -8,8 +8,8 @@ import (
 	"github.com/seed-a29ca62a/cortex"
 )
 
-// A Report tells what a [Transport] did for one call. The caller makes it, hands it down with [WithReport] and reads it once
-// RoundTrip has returned; it is not written later, and must not be shared by calls that overlap.
+// A Report tells what a [Transport] did for one call. The caller makes it, hands it down with [WithReport] or
+// TransportConfig.Report and reads it once RoundTrip has returned; it is not written later, and must not be shared by calls that overlap.
 type Report struct {
 	// Attempts is how many attempts were made at the target, those included that Hidden counts. 0: none was admitted.
 	Attempts int
@@ -53,7 +53,7 @@ func (s ReplaySkip) MarshalText() ([]byte, error) { return []byte(s.String()), n
 
 type reportKey struct{}
 
-// WithReport returns a context whose call fills r in.
+// WithReport returns a context whose call fills r in, where TransportConfig.Report does not say otherwise.
 func WithReport(ctx context.Context, r *Report) context.Context {
 	return context.WithValue(ctx, reportKey{}, r)
 }

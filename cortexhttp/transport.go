@@ -27,6 +27,8 @@ type TransportConfig struct {
 	// Priority is a call's priority, clamped to the engine's levels; nil: that of its context ([WithPriority]), else half of
 	// the levels.
 	Priority func(*http.Request) cortex.Priority
+	// Report is where a call is told of, nil for nowhere; where the function is nil: where its context says ([WithReport]).
+	Report func(*http.Request) *Report
 	// SendPriority sends the priority on, in [HeaderPriority].
 	SendPriority bool
 
@@ -46,6 +48,12 @@ type TransportConfig struct {
 	// Prepare is called before each attempt, 0 the original, with a deep copy of the request that it may change (its URL to
 	// pick an endpoint) and returns; its body must be left alone. With an error the call ends.
 	Prepare func(req *http.Request, attempt int) (*http.Request, error)
+	// OwnsRequest says that RoundTrip may change the request's header and URL, where they would be copied for the original
+	// attempt: nobody else uses them until RoundTrip has returned and, as with every request, its body is closed. It is so behind
+	// [net/http/httputil.ReverseProxy], not behind an [http.Client]. Prepare then gets the caller's own header and URL for
+	// attempt 0. Each retry starts from the URL as it came in, and from the header as attempt 0 left it: what Prepare
+	// does to a header must come out the same when it is done twice (Set, not Add).
+	OwnsRequest bool
 
 	// OnAttempt is told of each attempt when its outcome is known: for good answers at the end of their body. It is not told
 	// of answers whose body is neither read to its end nor closed.

@@ -120,14 +120,8 @@ func (a *attempt) request(c *call) (*http.Request, error) {
 	ctx.Context, a.cancel = context.WithCancelCause(c.ctx)
 
 	prepare := c.t.cfg.Prepare
-	var req *http.Request
-	if prepare != nil {
-		req = c.req.Clone(ctx)
-		req.Trailer = c.req.Trailer // filled in while the body is read
-	} else {
-		req = c.req.WithContext(ctx)
-	}
-	req.Header = c.stamp(a, req.Header, prepare != nil && req.Header != nil)
+	req, own := c.draft(ctx)
+	req.Header = c.stamp(a, req.Header, own && req.Header != nil)
 	if prepare != nil {
 		var err error
 		if req, err = prepare(req, c.attempt); err != nil {
@@ -149,6 +143,23 @@ func (a *attempt) request(c *call) (*http.Request, error) {
 		}
 	}
 	return req, nil
+}
+
+// draft is a copy of the call's request for the attempt that is under way, and whether its header may be written to.
+func (c *call) draft(ctx context.Context) (req *http.Request, own bool) {
+	prepare, owns := c.t.cfg.Prepare != nil, c.t.cfg.OwnsRequest
+	if c.made == 0 && owns || !prepare {
+		if prepare && c.req.URL != nil {
+			c.url = *c.req.URL
+		}
+		return c.req.WithContext(ctx), c.made == 0 && owns
+	}
+	req = c.req.Clone(ctx)
+	req.Trailer = c.req.Trailer // filled in while the body is read
+	if owns && req.URL != nil {
+		*req.URL = c.url // the base may still be reading the one of the original
+	}
+	return req, true
 }
 
 // arm starts the timeout, unless the caller's own deadline is nearer.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/seed-a29ca62a/cortex"
@@ -13,7 +14,12 @@ import (
 // RoundTrip makes one call; see [Transport].
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	c := call{t: t, req: req, ctx: req.Context(), engine: t.cfg.Engine, set: t.setting, next: req.Body}
-	if c.report = reportFrom(c.ctx); c.report != nil {
+	if t.cfg.Report != nil {
+		c.report = t.cfg.Report(req)
+	} else {
+		c.report = reportFrom(c.ctx)
+	}
+	if c.report != nil {
 		*c.report = Report{}
 	}
 	defer c.finish()
@@ -65,6 +71,7 @@ type call struct {
 	report   *Report
 	priority cortex.Priority
 	started  time.Time // where the engine has a Deadline
+	url      url.URL   // as it came in, where the original attempt may have changed it
 
 	repeatable bool // the request may be sent again whatever became of it
 	above      bool // a layer above retries

@@ -57,7 +57,7 @@ func exchangeOf(ctx context.Context) *exchange { return ctx.Value(exchangeKey{})
 
 // callContext is the context of the call at the target.
 func (x *exchange) callContext() context.Context {
-	ctx := cortexhttp.WithReport(x, &x.report)
+	var ctx context.Context = x
 	if v := x.in.Header[cortexhttp.HeaderAttempt]; len(v) == 1 {
 		if attempt, retries, ok := cortexhttp.ParseAttempt(v[0]); ok && retries > 0 {
 			ctx = cortex.WithRetryMark(ctx, cortex.RetryMark{Attempt: attempt})

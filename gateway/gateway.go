@@ -174,3 +174,6 @@ func (g *Gateway) adminTargets() []admin.Target {
 
 // priorityOf is the priority of the call that an outgoing request belongs to.
 func priorityOf(r *http.Request) cortex.Priority { return exchangeOf(r.Context()).priority }
+
+// reportOf is where the transport tells what it did for that call.
+func reportOf(r *http.Request) *cortexhttp.Report { return &exchangeOf(r.Context()).report }

@@ -43,7 +43,8 @@ func newTarget(c *config.Target, g *Gateway, o Options) (*Target, error) {
 	for _, u := range c.Endpoints {
 		t.Endpoints = append(t.Endpoints, u.String())
 	}
-	tc := cortexhttp.TransportConfig{Engine: e, Base: t.base, Priority: priorityOf, Prepare: t.prepare, MaxReplayBytes: c.ReplayLimit}
+	tc := cortexhttp.TransportConfig{Engine: e, Base: t.base, Priority: priorityOf, Report: reportOf, Prepare: t.prepare,
+		OwnsRequest: true, MaxReplayBytes: c.ReplayLimit}
 	if c.ReplayLimit == 0 {
 		tc.MaxReplayBytes = -1
 	}
