@@ -283,3 +283,40 @@ func TestEngineLearnsNothingInTrouble(t *testing.T) {
 		t.Errorf("%v in flight when healthy before the outage, %v after: %+v", before, p.BaselineInFlight, p)
 	}
 }
+
+func TestOldOutcomesAreNotFreshEvidence(t *testing.T) {
+	for _, profile := range []cortex.Profile{cortex.Adaptive, cortex.Article} {
+		for _, o := range []cortex.Outcome{cortex.Failed, cortex.TimedOut} {
+			e, clock := virtual(t, cortex.Config{Profile: profile, Breaker: breaker.Config{Threshold: 0.999}, Limit: limit.Config{Off: limit.Circuit}})
+			var flight []*cortex.Permit
+			for range 19 {
+				flight = append(flight, admit(t, e, 5))
+			}
+			clock.advance(100 * ms)
+			for _, p := range flight {
+				p.Record(o)
+			}
+			clock.advance(time.Hour) // nobody calls
+			if p := e.Pressure(); p.CPS != 0 || p.Signals.F != 0 {
+				t.Errorf("%v, %v: an hour after the last failure F = %v, L = %v, cps %v", profile, o, p.Signals.F, p.Signals.L, p.CPS)
+			}
+		}
+	}
+}
+
+func TestOldSuccessesDoNotDiluteFreshFailures(t *testing.T) {
+	e, clock := virtual(t, cortex.Config{})
+	var flight []*cortex.Permit
+	for range 19 {
+		flight = append(flight, admit(t, e, 5))
+	}
+	clock.advance(100 * ms)
+	for _, p := range flight {
+		p.Record(cortex.Success)
+	}
+	clock.advance(time.Hour)
+	attempts(t, e, clock, 10, 10*ms, cortex.Failed)
+	if f := e.Pressure().Signals.F; f != 1 {
+		t.Errorf("ten failures of ten in the last hour, and F = %v", f)
+	}
+}
