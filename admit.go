@@ -492,7 +492,7 @@ func (e *Engine) count(o Outcome, p *Permit, now time.Duration) {
 		return
 	}
 	if o == TimedOut {
-		e.silence.timeouts++
+		e.silence.timedOut(now)
 		if p.soft && p.latency >= time.Duration(p.given)<<givenShift {
 			return // only an attempt that was given more time can tell a target that hangs from a slow one
 		}
@@ -507,8 +507,22 @@ func (e *Engine) count(o Outcome, p *Permit, now time.Duration) {
 // silence is what happened since the last success.
 type silence struct {
 	since    time.Duration
+	last     time.Duration // the newest timeout
 	timeouts int
 	patient  int // of attempts with the extended timeout
+}
+
+// timedOut counts a timeout. Those far from each other do not add up: a dozen have to come within a minute, as for the circuit.
+func (s *silence) timedOut(now time.Duration) {
+	const horizon = time.Minute
+	if now-s.last > horizon {
+		s.timeouts = 0
+	}
+	if now-s.last > horizon/straightTimeouts {
+		s.patient = 0
+	}
+	s.last = now
+	s.timeouts++
 }
 
 // straightTimeouts without a success between them are enough by the circuit's rule, P(θ > 0.7 | 12 failures) ≥ 0.99, where
