@@ -439,7 +439,7 @@ func TestFailureRatioDoesNotDependOnThePhase(t *testing.T) {
 
 // F27: failures far apart are no outage, however many; in a minute they are.
 func TestSparseFailuresDoNotAddUp(t *testing.T) {
-	for _, o := range []cortex.Outcome{cortex.Failed} {
+	for _, o := range []cortex.Outcome{cortex.Failed, cortex.TimedOut} {
 		for _, c := range []struct {
 			every  time.Duration
 			opened bool
