@@ -184,10 +184,8 @@ func TestTenSuccessesPayForARetry(t *testing.T) {
 func TestCheckThreeActsOnlyWhenReached(t *testing.T) {
 	for _, f := range []cortex.Failure{{RetriedAbove: true}, {DoNotRetry: true}} {
 		e, clock := virtual(t, cortex.Config{})
-		for range 20 {
-			admit(t, e, 10)
-		}
-		clock.advance(1200 * ms)
+		fill(t, e, 10)
+		clock.advance(2 * time.Second)
 		f.Class = cortex.Class{Outcome: cortex.TimedOut, Retryable: true}
 		if p := e.Pressure(); p.Evidence < 0.8 {
 			t.Fatalf("evidence %v", p.Evidence)

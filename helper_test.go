@@ -68,6 +68,14 @@ func attempts(tb testing.TB, e *cortex.Engine, c *timeline, n int, took time.Dur
 	}
 }
 
+// fill puts as many attempts in flight as the limit of the moment allows.
+func fill(tb testing.TB, e *cortex.Engine, p cortex.Priority) {
+	tb.Helper()
+	for q := e.Pressure(); q.InFlight < int(q.Limit); q = e.Pressure() {
+		admit(tb, e, p)
+	}
+}
+
 // warm runs a healthy target of 20 ms answers, ten at a time and 500 a second, for that long.
 func warm(tb testing.TB, e *cortex.Engine, c *timeline, length time.Duration) {
 	tb.Helper()

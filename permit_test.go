@@ -209,7 +209,7 @@ func TestAnsweredFixesTheLatency(t *testing.T) {
 		}
 	}
 	clock.advance(20 * ms)
-	if p := e.Pressure(); p.P99 < 9*ms || p.P99 > 12*ms || p.Limit > 100 || p.BaselineSojourn > 20*ms {
+	if p := e.Pressure(); p.P99 < 9*ms || p.P99 > 12*ms || p.BaselineInFlight > 0.1 || p.BaselineSojourn > 20*ms {
 		t.Errorf("bodies count as latency: %+v", p)
 	}
 	p := admit(t, e, 5)

@@ -98,7 +98,7 @@ func TestLimitIsLittlesLaw(t *testing.T) {
 // Without a baseline τ* is 0.3·Te, and a limiter that saw nothing refuses nothing.
 func TestLimitOfTheUnknown(t *testing.T) {
 	l := mustNew(t, 0, false)
-	if l.Limit() != 20 || l.ShedFraction(l.Q(19), false) != 0 || l.OfferedRate() != 0 || l.Capacity() != 0 {
+	if l.Limit() < 20 || l.ShedFraction(l.Q(int64(l.Limit())-1), false) != 0 || l.OfferedRate() != 0 || l.Capacity() != 0 {
 		t.Errorf("%+v", l)
 	}
 	l.Advance(Sample{Now: time.Second, Gauge: -1}) // nothing has happened
@@ -437,5 +437,23 @@ func TestSlowStart(t *testing.T) {
 	off.Restart()
 	if off.Limit() != before {
 		t.Errorf("limit %v with slow start switched off, %v before", off.Limit(), before)
+	}
+}
+
+// A pool of 64 clients that starts all at once was refused while no rate was known; a second later twenty hung calls must show.
+func TestColdStartTakesABurst(t *testing.T) {
+	l := mustNew(t, 0, false)
+	var by [MaxLevels + 1]uint64
+	by[5] = 64
+	l.Advance(Sample{Now: time.Millisecond, InFlight: 64, Offered: &by, Timeout: time.Second, Gauge: -1})
+	if s := l.ShedFraction(l.Q(64), false); s != 0 {
+		t.Errorf("shed %v of a burst of 64 at the start", s)
+	}
+	l = mustNew(t, 0, false)
+	by[5] = 20
+	l.Advance(Sample{Now: time.Millisecond, InFlight: 20, Offered: &by, Timeout: time.Second, Gauge: -1})
+	l.Advance(Sample{Now: 1200 * time.Millisecond, InFlight: 20, Area: 24, Timeout: time.Second, Gauge: -1})
+	if q := l.Q(20); q < 1 {
+		t.Errorf("Q = %v with 20 calls that hang for more than a second", q)
 	}
 }
