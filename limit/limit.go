@@ -17,19 +17,21 @@ const MaxLevels = 31
 
 // Constants of the law (control-law 1.6).
 const (
-	alpha     = 0.35 // share of the slack between the healthy P99 and the timeout that queueing may take
-	setPoint  = 0.5  // Q*: at it the mean sojourn time is τ*
-	kp        = 1.0  // proportional gain; by itself the fuse: at Q = 1.5 everything is refused
-	kiTau     = 0.8  // integral gain × τ*: the plant is an integrator, so the gain must scale with 1/τ*
-	kiMin     = 0.05
-	kiMax     = 5.0
-	phiMax    = 0.98 // anti-windup; a trickle always gets through
-	kappaMin  = 0.1
-	kappaBack = 30.0 // s
-	leak      = 60.0 // s: without load nothing is learned about capacity, so the estimate leaks
-	n0Tau     = 10.0 // s
-	priceLow  = 0.02 // price of a retry when failures do not depend on load
-	warmCount = 100  // successes that end the warm-up
+	alpha      = 0.35 // share of the slack between the healthy P99 and the timeout that queueing may take
+	setPoint   = 0.5  // Q*: at it the mean sojourn time is τ*
+	kp         = 1.0  // proportional gain; by itself the fuse: at Q = 1.5 everything is refused
+	kiTau      = 0.8  // integral gain × τ*: the plant is an integrator, so the gain must scale with 1/τ*
+	kiMin      = 0.05
+	kiMax      = 5.0
+	phiMax     = 0.98 // anti-windup; a trickle always gets through
+	kappaMin   = 0.1
+	kappaBack  = 30.0 // s
+	leak       = 60.0 // s: without load nothing is learned about capacity, so the estimate leaks
+	n0Tau      = 10.0 // s
+	priceLow   = 0.02 // price of a retry when failures do not depend on load
+	warmCount  = 100  // successes that end the warm-up
+	coldLimit  = 20   // least limit until then
+	burstLimit = 128  // in the first second, before any rate is known: a pool of clients may start all at once
 	// criticalSlack is by how much more queue pressure critical calls are refused than others.
 	criticalSlack = 0.75
 	throttleOK    = 0.05 // share of 429s that sheds nothing
@@ -159,7 +161,7 @@ func New(c Config, byPressure bool) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Limiter{cfg: c, byPressure: byPressure, kappa: 1, cwnd: math.Inf(1), limit: 20}
+	l := &Limiter{cfg: c, byPressure: byPressure, kappa: 1, cwnd: math.Inf(1), limit: burstLimit}
 	l.warm = c.Off&WarmUp != 0
 	return l, nil
 }
@@ -378,7 +380,11 @@ func (l *Limiter) setLimit(te float64) {
 		limit = math.Max(limit, k*(2*l.n0+3*math.Sqrt(l.n0)+5))
 	}
 	if !l.warm {
-		limit = math.Max(math.Max(20, limit), l.mu*math.Max(l.tau, 0.3*te)/setPoint)
+		least := float64(coldLimit)
+		if l.last-l.first < time.Second {
+			least = burstLimit
+		}
+		limit = math.Max(math.Max(least, limit), l.mu*math.Max(l.tau, 0.3*te)/setPoint)
 	}
 	limit = math.Max(limit, float64(l.cfg.Min))
 	if l.cfg.Max > 0 {
