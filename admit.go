@@ -27,12 +27,19 @@ type Permit struct {
 	given   uint32 // by Timeout, in units of 1<<givenShift ns
 	stripe  uint8
 	soft    bool // given less than the extended timeout
-	// Guarded by the stripe's lock.
-	left, done bool
+	// Guarded by the stripe's lock, like start, epoch and latency once the attempt is under way.
+	state uint8
 	// 64 bytes: the compiler copies a struct whose size is no multiple of 16 in overlapping halves, which stalls the next read.
 }
 
 const givenShift = 10
+
+// States of a permit, together.
+const (
+	left     = 1 << iota // not in flight: paused, answered or over
+	answered             // the latency is fixed
+	done
+)
 
 func (p *Permit) isProbe() bool { return p.probe.ID != 0 }
 
@@ -344,9 +351,12 @@ func (p *Permit) Answered() {
 	now := p.e.now()
 	s := &p.e.stripes[p.stripe]
 	s.mu.Lock()
-	first := !p.left && !p.done
+	first := p.state&answered == 0 && p.state&done == 0
 	if first {
-		p.leave(s, now)
+		p.state |= answered
+		if p.state&left == 0 {
+			p.leave(s, now)
+		}
 	}
 	s.mu.Unlock()
 	if first && p.isProbe() {
@@ -356,11 +366,50 @@ func (p *Permit) Answered() {
 	}
 }
 
+// Pause takes the attempt out of those in flight until [Permit.Resume]: what happens meanwhile is not the target's doing, such as
+// the upload of a request body by a slow client. It does nothing on an attempt that was answered or is over.
+func (p *Permit) Pause() {
+	if p.e == nil {
+		return
+	}
+	now := p.e.now()
+	s := &p.e.stripes[p.stripe]
+	s.mu.Lock()
+	if p.state&left == 0 && p.state&done == 0 {
+		p.leave(s, now)
+	}
+	s.mu.Unlock()
+}
+
+// Resume puts a paused attempt back in flight. Its latency counts from here.
+func (p *Permit) Resume() {
+	if p.e == nil {
+		return
+	}
+	now := p.e.now()
+	s := &p.e.stripes[p.stripe]
+	s.mu.Lock()
+	goesOn := p.state&(left|answered|done) == left
+	if goesOn {
+		p.state &^= left
+		p.start, p.epoch, p.latency = now, s.epoch, 0
+		s.credit--
+		s.reenter(now)
+	}
+	owes := goesOn && s.credit < 0
+	s.mu.Unlock()
+	if owes {
+		p.e.mu.Lock()
+		p.e.borrow(s)
+		p.e.unlock()
+	}
+}
+
 // leave fixes the latency and takes the attempt out of those in flight; the stripe's lock is held.
 func (p *Permit) leave(s *stripe, now time.Duration) {
 	p.latency = max(0, now-p.start)
 	s.leave(p.start, p.epoch, max(now, p.start))
-	p.left = true
+	p.state |= left
 }
 
 // Done ends the attempt with its error, classified by Config.Classify; nil is a success. An attempt whose context had been
@@ -373,7 +422,18 @@ func (p *Permit) Done(err error) bool {
 	if err == nil {
 		return p.Record(Success)
 	}
-	return p.Record(p.e.classify(p.ctx, err, p.e.now()-p.start).Outcome)
+	return p.Record(p.e.classify(p.ctx, err, p.took()).Outcome)
+}
+
+// took is how long the attempt has been under way.
+func (p *Permit) took() time.Duration {
+	s := &p.e.stripes[p.stripe]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.state&left != 0 {
+		return p.latency
+	}
+	return p.e.now() - p.start
 }
 
 // Release frees a permit that has no outcome; after Done or Record it does nothing.
@@ -388,12 +448,12 @@ func (p *Permit) Record(o Outcome) bool {
 	now := e.now()
 	s := &e.stripes[p.stripe]
 	s.mu.Lock()
-	if p.done {
+	if p.state&done != 0 {
 		s.mu.Unlock()
 		return false
 	}
-	p.done = true
-	if !p.left {
+	p.state |= done
+	if p.state&left == 0 {
 		p.leave(s, now)
 	}
 	if !p.isProbe() && p.gen != s.gen {

@@ -401,3 +401,44 @@ func TestCallersLimitsDoNotMoveTheTimeout(t *testing.T) {
 		t.Errorf("%v, then %v", before, after)
 	}
 }
+
+// A request body that a slow client uploads for a minute is neither the target's latency nor its queue.
+func TestPausedAttemptIsNeitherQueueNorLatency(t *testing.T) {
+	e, clock := virtual(t, cortex.Config{})
+	p := admit(t, e, 5)
+	p.Pause()
+	p.Pause()
+	clock.advance(time.Minute)
+	if n := e.Pressure().InFlight; n != 0 {
+		t.Errorf("%d in flight while the only attempt is paused", n)
+	}
+	p.Resume()
+	p.Resume()
+	if n := e.Pressure().InFlight; n != 1 {
+		t.Errorf("%d in flight after the attempt went on", n)
+	}
+	clock.advance(20 * ms)
+	if !p.Record(cortex.Success) {
+		t.Error("the success did not count")
+	}
+	p.Resume()
+	clock.advance(20 * ms)
+	now := e.Pressure()
+	if now.InFlight != 0 || now.P99 < 18*ms || now.P99 > 23*ms {
+		t.Errorf("%d in flight, P99 %v; want 0 and 20 ms", now.InFlight, now.P99)
+	}
+	for name, end := range map[string]func(*cortex.Permit){
+		"released":        func(p *cortex.Permit) { p.Release() },
+		"answered":        func(p *cortex.Permit) { p.Answered(); p.Resume(); p.Record(cortex.Success) },
+		"failed":          func(p *cortex.Permit) { p.Done(errBoom) },
+		"resumed, failed": func(p *cortex.Permit) { p.Resume(); p.Done(errBoom) },
+	} {
+		p := admit(t, e, 5)
+		p.Pause()
+		clock.advance(10 * ms)
+		end(p)
+		if n := e.Pressure().InFlight; n != 0 {
+			t.Errorf("%s while paused: %d in flight", name, n)
+		}
+	}
+}

@@ -94,6 +94,11 @@ func newStripes() []stripe {
 // enter counts an attempt that starts now.
 func (s *stripe) enter(now time.Duration) {
 	s.attempts++
+	s.reenter(now)
+}
+
+// reenter counts an attempt that was paused and goes on now.
+func (s *stripe) reenter(now time.Duration) {
 	s.inFlight++
 	s.starts += now
 	i := s.epoch & 1
