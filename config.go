@@ -113,8 +113,10 @@ type Config struct {
 	// Classify makes a class of an attempt's error; [Classify].
 	Classify func(error) Class
 
-	// OnStateChange and OnDecision are called outside every lock, in order, never two at a time for one engine. A panic in them
-	// is caught and logged. They may use the engine. If they block, events beyond 1,024 are dropped and counted.
+	// OnStateChange and OnDecision are called outside every lock, in order, never two at a time for one engine. They run on the
+	// goroutine of a caller, who waits for them, and who may deliver what others have caused meanwhile: they should hand over
+	// and return. A panic in them is caught and logged. They may use the engine. Where they are slower than events come, those beyond
+	// 1,024 are dropped and counted.
 	OnStateChange func(StateChange)
 	OnDecision    func(DecisionEvent)
 
@@ -201,6 +203,14 @@ func (c Config) normalize() (Config, error) {
 	}
 	if c.Breaker, err = c.Breaker.Normalize(); err != nil {
 		return c, part("Breaker", err)
+	}
+	for _, f := range [...]struct {
+		name string
+		d    time.Duration
+	}{{"Timeout.Min", c.Timeout.Min}, {"Timeout.Max", c.Timeout.Max}, {"Timeout.Bootstrap", c.Timeout.Bootstrap}} {
+		if f.d > 0 && f.d < time.Millisecond { // a bare 5 that was meant as seconds is 5 ns
+			return c, &ConfigError{Field: f.name, Value: f.d, Want: "at least 1ms; was the unit forgotten?"}
+		}
 	}
 	if c.Timeout, err = c.Timeout.Normalize(); err != nil {
 		return c, part("Timeout", err)

@@ -41,11 +41,14 @@ func (r Reason) String() string {
 // MarshalText makes a reason its name in JSON.
 func (r Reason) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
-// Reasons lists every reason there is, for metrics with a bounded label.
+// Reasons lists every reason for which an engine refuses, for metrics with a bounded label. [ReasonCancelled] is not among them:
+// there it was the caller that gave up.
 func Reasons() []Reason {
 	rs := make([]Reason, 0, reasons-1)
 	for r := ReasonNone + 1; r < reasons; r++ {
-		rs = append(rs, r)
+		if r != ReasonCancelled {
+			rs = append(rs, r)
+		}
 	}
 	return rs
 }

@@ -41,7 +41,8 @@ type entry struct {
 }
 
 // NewRegistry returns a registry whose engines are configured by config, which must be safe for concurrent use; the name is
-// set to the target. limit ≤ 0 means [DefaultRegistryLimit]. Memory is about 40 KiB a target.
+// set to the target. limit ≤ 0 means [DefaultRegistryLimit]. Memory is 51 to 60 KiB a target, by
+// the number of processors.
 func NewRegistry(config func(target string) Config, limit int) *Registry {
 	if limit <= 0 {
 		limit = DefaultRegistryLimit

@@ -249,7 +249,7 @@ func (b *Bucket) Spent() float64 { return b.sum.spent }
 // ones still in it: no income needs to be booked to know them.
 func (b *Bucket) Burn() float64 { return share(b.sum.spent, b.tokens+b.sum.removed) }
 
-// BurnNow returns B as the adaptive law has it (control-law 1.1): spent in 10 s ÷ (spent in 10 s + tokens now). In [0,1]; 0 when
+// BurnNow returns B as the adaptive law has it: spent in 10 s ÷ (spent in 10 s + tokens now). In [0,1]; 0 when
 // both are 0. It differs from [Bucket.Burn] only in the 10 s after the capacity shrank below the tokens held.
 func (b *Bucket) BurnNow() float64 { return share(b.sum.spent, b.tokens) }
 

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The adaptive law paragraph by paragraph (control-law 1.1 to 1.5), each against numbers worked out from its formulas.
+// The adaptive law paragraph by paragraph (as docs/law.md and the comments in this package have it), each against numbers worked out from its formulas.
 
 const ms = time.Millisecond
 

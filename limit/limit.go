@@ -1,8 +1,8 @@
 // Package limit holds the adaptive law's view of a target's capacity: an in-flight limit from Little's law, the shed
 // fraction under PI control on the queue, and the distribution of priorities that the fraction is mapped through.
 //
-// The law, its symbols and the reason for every constant are those of the project's control-law notes; no constant is in
-// units of a machine. A [Limiter] is not safe for concurrent use: the engine advances it under its own lock, at most once a
+// No constant of it is in units of a machine: rates, latencies and limits are learned. docs/law.md says what the law is as
+// built. A [Limiter] is not safe for concurrent use: the engine advances it under its own lock, at most once a
 // millisecond, from the differences of counters and the exact integral of the number in flight.
 package limit
 
@@ -15,7 +15,7 @@ import (
 // MaxLevels is the highest number of priority levels.
 const MaxLevels = 31
 
-// Constants of the law (control-law 1.6).
+// Constants of the law.
 const (
 	alpha      = 0.35 // share of the slack between the healthy P99 and the timeout that queueing may take
 	setPoint   = 0.5  // Q*: at it the mean sojourn time is τ*

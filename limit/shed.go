@@ -166,7 +166,7 @@ func (l *Limiter) Price(latency, q, slow float64) float64 {
 	return Price(latency, q, slow, l.phi)
 }
 
-// Price is the law behind [Limiter.Price] (control-law 1.5), phi the integral part of the shed fraction. The dead band on
+// Price is the law behind [Limiter.Price], phi the integral part of the shed fraction. The dead band on
 // the latency signal matters: the noise of a P99 alone is no load.
 func Price(latency, q, slow, phi float64) float64 {
 	g := 0.0

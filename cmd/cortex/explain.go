@@ -34,6 +34,11 @@ func newExplain() *cobra.Command {
 			if in.Circuit, err = parseCircuit(circuit); err != nil {
 				return err
 			}
+			for _, name := range []string{"base-delay", "max-delay"} {
+				if d, _ := cmd.Flags().GetDuration(name); cmd.Flags().Changed(name) && d <= 0 {
+					return fmt.Errorf("--%s %v: want a duration above 0", name, d)
+				}
+			}
 			if !cmd.Flags().Changed("priority") {
 				in.Priority = in.Levels / 2
 			}

@@ -58,6 +58,7 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"explain", "--attempt", "-1"}, 2, "attempt"},
 		{[]string{"explain", "--max-retries", "-1"}, 2, "retries"},
 		{[]string{"explain", "--max-delay", "100ms"}, 2, "Max"},
+		{[]string{"explain", "--base-delay", "0"}, 2, "above 0"},
 		{[]string{"explain", "--format", "xml"}, 2, "text or json"},
 		{[]string{"explain", "surplus"}, 2, "surplus"},
 	} {
