@@ -84,6 +84,7 @@ func (a *attempt) run(c *call) verdict {
 	}
 	a.arm(c)
 	c.made++
+	c.charged = cortex.Decision{}
 	resp, err := c.t.base.RoundTrip(req)
 	if err == nil && resp == nil {
 		err = errNoResponse

@@ -2,6 +2,7 @@ package cortexhttp
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -24,7 +25,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	defer c.finish()
 	if c.ctx.Err() != nil {
-		c.end(cortex.ReasonCancelled)
+		c.gaveUp()
 		return nil, context.Cause(c.ctx)
 	}
 	if c.engine == nil {
@@ -57,7 +58,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		if c.made == 0 {
 			return nil, v.err
 		}
-		return nil, &cortex.CallError{Target: c.engine.Name(), Attempts: c.made, Reason: c.reason, Err: v.err}
+		return nil, &cortex.CallError{Target: c.engine.Name(), Attempts: c.made, Reason: c.reason, Err: v.err, Cause: c.cause}
 	}
 }
 
@@ -83,9 +84,11 @@ type call struct {
 
 	attempt int // that is under way; 0 is the original, hidden replays count
 	made    int // attempts at the target, hidden replays count
-	delay   time.Duration
 	lastErr error
-	reason  cortex.Reason // why there is no further attempt
+	charged cortex.Decision // for the attempt that is due, until it is made
+	delay   time.Duration   // before it
+	reason  cortex.Reason   // why there is no further attempt
+	cause   error           // why the caller gave up
 }
 
 func (c *call) begin() {
@@ -154,7 +157,7 @@ func (c *call) left() time.Duration {
 // again decides on a failed attempt and waits for the next one.
 func (c *call) again(a *attempt, v *verdict) bool {
 	if c.ctx.Err() != nil {
-		return c.end(cortex.ReasonCancelled)
+		return c.gaveUp()
 	}
 	f := cortex.Failure{Err: v.err, Class: v.class, Priority: c.priority, Attempt: c.attempt, RetriedAbove: c.above,
 		DoNotRetry: v.forbidden, Previous: c.delay, Deadline: c.left()}
@@ -182,7 +185,7 @@ func (c *call) again(a *attempt, v *verdict) bool {
 		}
 		return c.end(d.Reason)
 	}
-	c.lastErr, c.delay = f.Err, d.Delay
+	c.lastErr, c.charged, c.delay = f.Err, d, d.Delay
 	wait := d.Delay
 	if v.resp != nil {
 		began := processTime()
@@ -191,9 +194,8 @@ func (c *call) again(a *attempt, v *verdict) bool {
 		wait -= since(began)
 	}
 	if !sleep(c.ctx, wait) {
-		c.engine.Refund(d)
-		v.err = &cutShort{c.lastErr, context.Cause(c.ctx)}
-		return c.end(cortex.ReasonCancelled)
+		v.err = c.lastErr
+		return c.gaveUp()
 	}
 	c.attempt++
 	return true
@@ -232,8 +234,11 @@ func (c *call) takeBody() io.ReadCloser {
 	return body
 }
 
-// finish closes what was not handed over, as RoundTrip must.
+// finish closes what was not handed over, as RoundTrip must, and gives back what was charged for a retry that was not made.
 func (c *call) finish() {
+	if c.charged.Retry {
+		c.engine.Refund(c.charged)
+	}
 	if c.body != nil {
 		c.body.finish()
 	}
@@ -249,6 +254,15 @@ func (c *call) end(r cortex.Reason) bool {
 		c.report.Reason = r
 	}
 	return false
+}
+
+// gaveUp is end for a call whose caller does not wait any longer.
+func (c *call) gaveUp() bool {
+	c.cause = context.Cause(c.ctx)
+	if errors.Is(c.ctx.Err(), context.DeadlineExceeded) {
+		return c.end(cortex.ReasonDeadline)
+	}
+	return c.end(cortex.ReasonCancelled)
 }
 
 // refused is the error of a call whose original attempt or retry the engine refused.
@@ -275,10 +289,3 @@ func (c *call) bookHidden(n int) {
 		c.report.Hidden += n
 	}
 }
-
-// cutShort is the error of a call whose caller gave up while it waited for the next attempt.
-type cutShort struct{ last, cause error }
-
-func (e *cutShort) Error() string { return fmt.Sprintf("%v while waiting after: %v", e.cause, e.last) }
-
-func (e *cutShort) Unwrap() []error { return []error{e.cause, e.last} }
