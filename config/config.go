@@ -66,6 +66,7 @@ type Drain struct {
 // Server bounds what clients may do to the gateway.
 type Server struct {
 	ReadHeaderTimeout time.Duration
+	BodyTimeout       time.Duration // without a byte of a request's body
 	IdleTimeout       time.Duration
 	MaxHeaderBytes    int64
 }

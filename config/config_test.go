@@ -39,7 +39,7 @@ listen: "[::1]:80"
 admin: {enabled: false, listen: ":81"}
 log: {level: debug, format: json}
 drain: {delay: 3s, timeout: 0s}
-server: {read_header_timeout: 1s, idle_timeout: 30s, max_header_bytes: 1MiB}
+server: {read_header_timeout: 1s, body_timeout: 1h, idle_timeout: 30s, max_header_bytes: 1MiB}
 targets:
   ledger:
     endpoints: ["https://a.example:8443/base/path", http://10.0.0.1]
@@ -115,7 +115,7 @@ func TestEverythingIsReadAsWritten(t *testing.T) {
 	for name, got := range map[string]struct{ got, want any }{
 		"admin":           {f.Admin, config.Admin{Listen: ":81"}},
 		"drain":           {f.Drain, config.Drain{Delay: 3 * time.Second}},
-		"server":          {f.Server, config.Server{ReadHeaderTimeout: time.Second, IdleTimeout: 30 * time.Second, MaxHeaderBytes: 1 << 20}},
+		"server":          {f.Server, config.Server{ReadHeaderTimeout: time.Second, BodyTimeout: time.Hour, IdleTimeout: 30 * time.Second, MaxHeaderBytes: 1 << 20}},
 		"log":             {fmt.Sprint(f.Log), "{DEBUG json}"},
 		"transport":       {l.Transport, config.Transport{DialTimeout: time.Second, MaxIdlePerHost: 7, IdleTimeout: time.Hour + time.Minute}},
 		"profile":         {c.Profile, cortex.Article},

@@ -25,7 +25,8 @@ func newFile() *File {
 		Admin:  Admin{Enabled: true, Listen: "127.0.0.1:9095"},
 		Log:    Log{Level: slog.LevelInfo, Format: "text"},
 		Drain:  Drain{Timeout: 10 * time.Second},
-		Server: Server{ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10},
+		Server: Server{ReadHeaderTimeout: 10 * time.Second, BodyTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute,
+			MaxHeaderBytes: 64 << 10},
 	}
 }
 
@@ -69,6 +70,7 @@ func (f *File) block() block {
 		}},
 		{key: "server", value: block{
 			{key: "read_header_timeout", value: duration{&f.Server.ReadHeaderTimeout, time.Millisecond, time.Hour}},
+			{key: "body_timeout", value: duration{&f.Server.BodyTimeout, time.Second, time.Hour}},
 			{key: "idle_timeout", value: duration{&f.Server.IdleTimeout, time.Millisecond, day}},
 			{key: "max_header_bytes", value: size{&f.Server.MaxHeaderBytes, 1 << 10, 16 << 20}},
 		}},

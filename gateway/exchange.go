@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/seed-a29ca62a/cortex"
@@ -40,7 +39,7 @@ type exchange struct {
 	copied   []byte
 	reserved int64 // of the gateway's copying
 
-	uploadBroken atomic.Bool // the client's body gave an error
+	upload *upload // the client's request body; nil = none
 }
 
 type exchangeKey struct{}
@@ -115,20 +114,6 @@ func (x *exchange) reserve(n int64) bool {
 	}
 	x.reserved += n
 	return true
-}
-
-// upload is the client's request body. Its errors are the client's fault, which the error of the transport does not tell.
-type upload struct {
-	io.ReadCloser
-	x *exchange
-}
-
-func (u *upload) Read(p []byte) (int, error) {
-	n, err := u.ReadCloser.Read(p)
-	if err != nil && err != io.EOF && err != http.ErrBodyReadAfterClose {
-		u.x.uploadBroken.Store(true)
-	}
-	return n, err
 }
 
 // finish counts what became of the call. whole is false where the answer was aborted.

@@ -54,6 +54,7 @@ func forward(p *httputil.ProxyRequest, trusted bool) {
 // passOn is called with the target's answer, once its header is there.
 func passOn(res *http.Response) error {
 	x := exchangeOf(res.Request.Context())
+	x.upload.renew()
 	// What a gateway below says of this answer (that it refused, that it is a fallback, that it is not to be tried again)
 	// is still true here. Its attempts and its pressure are its own affair.
 	delete(res.Header, cortexhttp.HeaderAttempts)
@@ -89,12 +90,13 @@ func failed(w http.ResponseWriter, out *http.Request, err error) {
 	x := exchangeOf(out.Context())
 	x.gateway.log.Debug("call failed", "target", x.target.Name, "route", x.route.path, "attempts", x.report.Attempts,
 		"reason", x.report.Reason.String(), "error", err)
-	if x.gone() {
+	late := x.upload.late() // net/http then cancels the context of the request, as if the client had gone
+	if x.gone() && !late {
 		x.status = statusClientGone
 		w.WriteHeader(x.status) // should anybody listen: it is no success
 		return
 	}
-	if a, ok := x.route.fallback.answer(x.in, err); ok && !x.uploadBroken.Load() {
+	if a, ok := x.route.fallback.answer(x.in, err); ok && !late && !x.upload.failed() {
 		x.fellBack(a)
 		fill(w.Header(), a)
 		x.tell(w.Header(), true)
@@ -106,6 +108,14 @@ func failed(w http.ResponseWriter, out *http.Request, err error) {
 		return
 	}
 	p := x.problem(err)
+	if late {
+		p.Status, p.Detail = http.StatusRequestTimeout, "The rest of the request's body did not come in time."
+		p.Reason = ""
+		x.report.Reason = cortex.ReasonNone // which would be that the caller gave up
+		w.Header().Set("Connection", "close")
+	} else {
+		x.upload.renew()
+	}
 	x.tell(w.Header(), false)
 	x.status = p.Status
 	cortexhttp.WriteProblem(w, x.in, p)
@@ -124,7 +134,7 @@ func (x *exchange) problem(err error) cortexhttp.Problem {
 		p.Reason = x.report.Reason.String()
 	}
 	switch {
-	case x.uploadBroken.Load():
+	case x.upload.failed():
 		p.Status, p.Detail = http.StatusBadRequest, "The body of the request broke off, or is malformed."
 	case x.report.TimedOut:
 		p.Status, p.Detail = http.StatusGatewayTimeout, "The target did not answer in time."

@@ -60,13 +60,14 @@ type Gateway struct {
 	table    *table
 	targets  []*Target
 	upgraded tally
-	copying  atomic.Int64 // bytes of answers that may become last good ones
+	copying  atomic.Int64  // bytes of answers that may become last good ones
+	patience time.Duration // with clients that send nothing of a body
 }
 
 // New returns the gateway of a configuration. It opens no port and makes no connection. The error names the target or route
 // that cannot be used.
 func New(f *config.File, o Options) (*Gateway, error) {
-	g := &Gateway{log: o.Logger, now: o.Now}
+	g := &Gateway{log: o.Logger, now: o.Now, patience: f.Server.BodyTimeout}
 	if g.log == nil {
 		g.log = slog.New(slog.DiscardHandler)
 	}
@@ -119,6 +120,8 @@ func (g *Gateway) Close() {
 // ServeHTTP answers a request by its route. It panics with [http.ErrAbortHandler], which net/http's server takes for an order
 // to abort the transfer, where the target broke off in the middle of an answer: its client must not take it for whole.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body := g.newUpload(w, r)
+	defer body.end()
 	if r.Method == http.MethodConnect {
 		problem(w, r, http.StatusNotImplemented, "This is a reverse proxy, it makes no tunnels.")
 		return
@@ -135,10 +138,14 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if cortexhttp.IsHealthCheck(r) {
 		// Refusing these would take a process out of service, or have it restarted, because it is protected (F65).
-		route.target.unguarded.ServeHTTP(w, r)
+		check := *r
+		if body != nil {
+			check.Body = body
+		}
+		route.target.unguarded.ServeHTTP(w, &check)
 		return
 	}
-	x := &exchange{Context: r.Context(), gateway: g, route: route, target: route.target, in: r, arrived: g.now()}
+	x := &exchange{Context: r.Context(), gateway: g, route: route, target: route.target, in: r, arrived: g.now(), upload: body}
 	x.trusted = route.priority.trusts(r)
 	x.priority = route.priority.standard
 	if x.trusted {
@@ -152,8 +159,8 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	whole := false
 	defer func() { x.finish(whole) }()
 	call := r.WithContext(x.callContext())
-	if r.Body != nil && r.Body != http.NoBody {
-		call.Body = &upload{r.Body, x}
+	if body != nil {
+		call.Body = body
 	}
 	route.target.proxy.ServeHTTP(w, call)
 	whole = true
