@@ -14,10 +14,14 @@ import (
 //   - 2xx, 3xx and 101 are successes;
 //   - 429 is throttled, retryable, with the server's hint ([RetryAfter]). So is a 503 with which a guard below sheds
 //     ([HeaderReason]); one with which it says that its circuit is open is throttled and not retryable: failing fast is the
-//     point of opening. Neither speaks against the target;
+//     point of opening. Neither speaks against the target. A [Transport] whose engine has Config.DistrustRemote takes both for
+//     an ordinary 503: a target could otherwise keep its circuit closed by that field;
 //   - 408 (the server closed a connection it took for idle; RFC 9110, 15.5.9) and 425 (it will not risk a replay; RFC 8470)
 //     are neutral and retryable;
 //   - other 4xx, 501, 505, 506 and 510 find fault with the request: neutral, not retryable;
+//   - a fallback that a guard below gave ([HeaderFallback]) is no success of the target's, whatever its status below 400 says:
+//     throttled where [HeaderReason] says that the guard shed the call or that its circuit is open, else neutral. Neither is
+//     retryable;
 //   - 504 is a timeout, every other 5xx and what is no status at all (RFC 9110, 15) a failure; retryable.
 //
 // A gRPC answer (HTTP status 200, Content-Type application/grpc) goes by its Grpc-Status, where that is in the header already:
@@ -26,10 +30,17 @@ import (
 //
 // Whether a retryable answer is retried depends on the request too. now is the wall-clock time that dates are compared with.
 func ClassOf(resp *http.Response, now time.Time) cortex.Class {
-	return classOf(resp, func() time.Time { return now })
+	return classOf(resp, func() time.Time { return now }, true)
 }
 
-func classOf(resp *http.Response, now func() time.Time) cortex.Class {
+// classOf is ClassOf; trusted says that what the guard below gives as its reason is believed.
+func classOf(resp *http.Response, now func() time.Time, trusted bool) cortex.Class {
+	if isFallback(resp) {
+		if refused, _ := guardRefusal(resp.Header); refused && trusted {
+			return cortex.Class{Outcome: cortex.Throttled}
+		}
+		return cortex.Class{Outcome: cortex.Neutral}
+	}
 	if isGRPC(resp) {
 		if c, ok := grpcClass(resp.Header); ok {
 			return c
@@ -42,7 +53,7 @@ func classOf(resp *http.Response, now func() time.Time) cortex.Class {
 		return withHint(cortex.Class{Outcome: cortex.Throttled, Retryable: true}, resp.Header, now())
 	case s == http.StatusServiceUnavailable:
 		c := cortex.Class{Outcome: cortex.Failed, Retryable: true}
-		if refused, open := guardRefusal(resp.Header); refused {
+		if refused, open := guardRefusal(resp.Header); refused && trusted {
 			c = cortex.Class{Outcome: cortex.Throttled, Retryable: !open}
 		}
 		return withHint(c, resp.Header, now())
@@ -66,6 +77,12 @@ func withHint(c cortex.Class, h http.Header, now time.Time) cortex.Class {
 func withRetryAfter(c cortex.Class, h http.Header, now time.Time) cortex.Class {
 	c.RetryAfter, _ = retryAfterField(h, now)
 	return c
+}
+
+// isFallback reports whether a guard below answered in the target's stead, with something that looks good.
+func isFallback(resp *http.Response) bool {
+	s := resp.StatusCode
+	return s >= 200 && s < 400 && len(resp.Header[HeaderFallback]) > 0
 }
 
 // guardRefusal reports whether a guard below refused the call, instead of passing on what its target answered, and whether

@@ -129,7 +129,7 @@ func (x *exchange) judge(aborted bool) {
 }
 
 func (x *exchange) outcome() cortex.Outcome {
-	if len(x.header[HeaderReason]) > 0 { // of a guard below, which has judged already
+	if len(x.header[HeaderReason]) > 0 || len(x.header[HeaderFallback]) > 0 { // of a guard below, which has judged already
 		return cortex.Neutral
 	}
 	if o, ok := grpcOutcome(x.header); ok {

@@ -109,12 +109,13 @@ type Transport struct {
 type settings struct {
 	levels, retries int
 	deadline        time.Duration
+	distrust        bool
 	classify        func(error) cortex.Class
 }
 
 func settingsOf(e *cortex.Engine) settings {
 	c := e.Config()
-	s := settings{levels: c.Levels, retries: c.MaxRetries, deadline: c.Deadline, classify: c.Classify}
+	s := settings{levels: c.Levels, retries: c.MaxRetries, deadline: c.Deadline, distrust: c.DistrustRemote, classify: c.Classify}
 	if c.DisableRetries {
 		s.retries = 0
 	}

@@ -201,9 +201,9 @@ func (a *attempt) answered(c *call) verdict {
 		a.body = resp.Body // the rule may have read some of it
 	}
 	if !known {
-		class = classOf(resp, c.t.cfg.Now)
+		class = classOf(resp, c.t.cfg.Now, !c.set.distrust)
 		_, told := single(resp.Header, "Grpc-Status")
-		a.grpc = !told && isGRPC(resp)
+		a.grpc = !told && isGRPC(resp) && !isFallback(resp)
 	}
 	if !a.disarm(c) { // the timeout was as fast, and has cut off what was to follow
 		if a.body != nil {
