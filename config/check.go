@@ -242,7 +242,8 @@ func (d *decoder) routes(f *File) {
 		switch len(f.Targets) {
 		case 0: // has been reported
 		case 1:
-			f.Routes = []Route{{Path: "/", Target: f.Targets[0].Name, Priority: Priority{Default: f.Targets[0].Engine.Levels / 2}}}
+			f.Routes = []Route{{Path: "/", Target: f.Targets[0].Name,
+				Priority: Priority{Default: f.Targets[0].Engine.Levels / 2, Trust: loopback()}}}
 		default:
 			d.problem(d.at("routes"), "missing: there are %d targets: want a path for each, such as {path: /, target: %s}",
 				len(f.Targets), show(f.Targets[0].Name))
@@ -332,14 +333,10 @@ func (d *decoder) priority(p *Priority, key string, levels int, whose string) {
 	for name, priority := range p.Tiers {
 		inLevels(key+".tiers."+name, priority)
 	}
-	switch {
-	case d.given(key + ".header"):
-		if !d.given(key + ".trust") {
-			p.Trust = loopback()
-		}
-	case d.given(key + ".trust"):
-		d.problem(d.at(key+".trust"), "without header: want the name of the header that is trusted, such as header: X-Priority")
-	case d.given(key + ".tiers"):
+	if !d.given(key + ".trust") {
+		p.Trust = loopback()
+	}
+	if d.given(key+".tiers") && !d.given(key+".header") {
 		d.problem(d.at(key+".tiers"), "without header: want the name of the header that holds the tier, such as header: X-Priority")
 	}
 }

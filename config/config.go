@@ -106,7 +106,7 @@ type Route struct {
 type Priority struct {
 	Default int            // from 0 to the target's levels
 	Header  string         // in canonical form; empty = every request has the default
-	Trust   []netip.Prefix // clients whose header is honoured
+	Trust   []netip.Prefix // clients that are believed what they say of their requests, with or without Header
 	Tiers   map[string]int // names that the header may hold in place of a number
 }
 

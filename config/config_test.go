@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -132,7 +133,7 @@ func TestEverythingIsReadAsWritten(t *testing.T) {
 		"default of five": {f.Routes[0].Priority.Default, 2},
 		"header":          {f.Routes[1].Priority.Header, "X-Tier"},
 		"tiers":           {f.Routes[1].Priority.Tiers, map[string]int{"gold": 4, "null": 0}},
-		"scalar":          {f.Routes[2].Priority, config.Priority{Default: 3}},
+		"scalar":          {f.Routes[2].Priority, config.Priority{Default: 3, Trust: f.Routes[0].Priority.Trust}},
 		"cache":           {*f.Routes[1].Fallback.Cache, config.Cache{MaxAge: time.Hour, MaxEntries: 5, MaxBytes: 2 << 20}},
 		"body":            {f.Routes[1].Fallback.Static.Body, "a: 'b' \"c\"\r\n\t# d\n\n  é \x01\u2028\ufeff"},
 	} {
@@ -219,9 +220,32 @@ func TestEnginesAreAcceptedByTheCore(t *testing.T) {
 }
 
 func TestWithoutRoutesAllGoesToTheOneTarget(t *testing.T) {
-	want := []config.Route{{Path: "/", Target: "a", Priority: config.Priority{Default: 3}}}
+	want := []config.Route{{Path: "/", Target: "a", Priority: config.Priority{Default: 3,
+		Trust: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}}}}
 	if f := parse(t, strings.Replace(target, "]}", "], levels: 7}", 1)); !reflect.DeepEqual(f.Routes, want) {
 		t.Errorf("%+v, want %+v", f.Routes, want)
+	}
+}
+
+// Without a priority header nobody was trusted, nor could be: deadlines and forwarded addresses were ignored on such routes.
+func TestTrustNeedsNoPriorityHeader(t *testing.T) {
+	for text, want := range map[string]string{
+		target:                         "[127.0.0.0/8 ::1/128]",
+		target + "routes: [{path: /}]": "[127.0.0.0/8 ::1/128]",
+		target + "routes: [{path: /, priority: 3}]":                     "[127.0.0.0/8 ::1/128]",
+		target + "routes: [{path: /, priority: {trust: [10.0.0.0/8]}}]": "[10.0.0.0/8]",
+	} {
+		f := parse(t, text)
+		if got := fmt.Sprint(f.Routes[0].Priority.Trust); got != want {
+			t.Errorf("%s: trusts %s, want %s", text, got, want)
+		}
+		effective, err := f.Effective()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again := parse(t, string(effective)); !reflect.DeepEqual(again, f) {
+			t.Errorf("%s: printed as\n%s", text, effective)
+		}
 	}
 }
 

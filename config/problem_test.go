@@ -165,8 +165,6 @@ t.yaml:1:40: targets.a.endpoints[1]: http:h: no host: want http://host:port or h
 			"t.yaml:4:37: routes[0].priority.tiers.1: not a name: want up to 63 letters, digits and -_. with a letter first"},
 		"tiers without header": {route + "priority: {tiers: {gold: 2}}",
 			"t.yaml:4:16: routes[0].priority.tiers: without header: want the name of the header that holds the tier, such as header: X-Priority"},
-		"trust without header": {route + "priority: {trust: [10.0.0.0/8]}",
-			"t.yaml:4:16: routes[0].priority.trust: without header: want the name of the header that is trusted, such as header: X-Priority"},
 		"not a header":  {route + "priority: {header: 'X Priority'}", "t.yaml:4:16: routes[0].priority.header: X Priority: not the name of a header: want one such as X-Priority"},
 		"not a network": {route + "priority: {header: X-P, trust: [10.0.0.0/33]}", "t.yaml:4:37: routes[0].priority.trust[0]: 10.0.0.0/33: not a network: want one such as 10.0.0.0/8 or fd00::/8"},
 		"an address":    {route + "priority: {header: X-P, trust: [10.0.0.1]}", "t.yaml:4:37: routes[0].priority.trust[0]: 10.0.0.1: not a network: want 10.0.0.1/32 for this one address"},

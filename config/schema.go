@@ -44,7 +44,7 @@ func newCache() *Cache {
 
 func newStatic() *Static { return &Static{ContentType: "text/plain; charset=utf-8"} }
 
-// loopback is who is trusted with a priority header unless the file says otherwise.
+// loopback is who is trusted unless the file says otherwise.
 func loopback() []netip.Prefix {
 	return []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
 }
@@ -309,10 +309,11 @@ func (v priority) read(d *decoder, n *yaml.Node, at place) {
 }
 
 func (v priority) write() *yaml.Node {
-	if v.p.Header == "" {
-		return v.block()[:1].write() // the others have nothing to act on
+	b := v.block()
+	if v.p.Header == "" { // then there are no tiers either
+		b = slices.DeleteFunc(b, func(e entry) bool { return e.key == "header" })
 	}
-	return v.block().write()
+	return b.write()
 }
 
 // tiers is a mapping of names to priorities.

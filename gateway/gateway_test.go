@@ -346,6 +346,28 @@ func TestDeadlineOfTrustedPeerIsKept(t *testing.T) {
 	})
 }
 
+// Trust had to be asked for together with a priority header: without one, a peer's deadline went unheard and what it said of
+// its clients was thrown away.
+func TestTrustedPeerIsHeardWithoutPriorityHeader(t *testing.T) {
+	for _, route := range []string{"", "priority: 3", "priority: {trust: [127.0.0.0/8]}"} {
+		inWorld(t, func(t *testing.T, w *world) {
+			var seen []recorded
+			var mu sync.Mutex
+			w.serve("up.test:80", record(&seen, &mu, hang))
+			w.gateway(one("", route))
+			a := w.get(w.client(trusted), "http://gateway.test:80/", "Cortex-Timeout-Ms", "200", "X-Forwarded-For", "10.0.0.9")
+			if a.status != 504 || a.took != 200*time.Millisecond || a.header.Get("Cortex-Pressure") == "" {
+				t.Errorf("%q: after %v %+v", route, a.took, a)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if v := seen[0].header.Get("X-Forwarded-For"); v != "10.0.0.9, "+trusted {
+				t.Errorf("%q: X-Forwarded-For %q", route, v)
+			}
+		})
+	}
+}
+
 func TestConnectIsRefused(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.gateway(one("", ""))
