@@ -27,6 +27,7 @@ type exchange struct {
 	trusted         bool
 	endpoint        uint32 // of the attempt under way
 	report          cortexhttp.Report
+	retriedAbove    bool // the layer above has retries left
 
 	status   int
 	upgraded bool
@@ -59,6 +60,7 @@ func (x *exchange) callContext() context.Context {
 	var ctx context.Context = x
 	if v := x.in.Header[cortexhttp.HeaderAttempt]; len(v) == 1 {
 		if attempt, retries, ok := cortexhttp.ParseAttempt(v[0]); ok && retries > 0 {
+			x.retriedAbove = attempt < retries
 			ctx = cortex.WithRetryMark(ctx, cortex.RetryMark{Attempt: attempt})
 		}
 	}

@@ -59,7 +59,7 @@ func passOn(res *http.Response) error {
 	// is still true here. Its attempts and its pressure are its own affair.
 	delete(res.Header, cortexhttp.HeaderAttempts)
 	delete(res.Header, cortexhttp.HeaderPressure)
-	if x.report.Reason != cortex.ReasonNone && res.StatusCode >= 500 {
+	if x.report.Reason != cortex.ReasonNone && res.StatusCode >= 500 && !x.triedAgain() {
 		if a, ok := x.route.fallback.answer(x.in, nil); ok {
 			substitute(x.in, res, a)
 			x.fellBack(a)
@@ -96,7 +96,7 @@ func failed(w http.ResponseWriter, out *http.Request, err error) {
 		w.WriteHeader(x.status) // should anybody listen: it is no success
 		return
 	}
-	if a, ok := x.route.fallback.answer(x.in, err); ok && !late && !x.upload.failed() {
+	if a, ok := x.route.fallback.answer(x.in, err); ok && !late && !x.upload.failed() && !x.triedAgain() {
 		x.fellBack(a)
 		fill(w.Header(), a)
 		x.tell(w.Header(), true)
@@ -146,6 +146,17 @@ func (x *exchange) problem(err error) cortexhttp.Problem {
 		p.Detail = "The connection to the target broke."
 	}
 	return p
+}
+
+// triedAgain reports whether the layer above is likely to try this failed call again. It then needs to see the failure: of a
+// fallback it would take it for done. It does not try where a guard says not to.
+func (x *exchange) triedAgain() bool {
+	switch x.report.Reason {
+	case cortex.ReasonRetriedAbove, cortex.ReasonShed,
+		cortex.ReasonNotRetryable: // by this layer, as below another it keeps no body; by that one it may be
+		return x.retriedAbove
+	}
+	return false
 }
 
 func (x *exchange) fellBack(a fallback.Result[*stored]) {

@@ -222,6 +222,28 @@ func TestClientFaultsHaveNoFallback(t *testing.T) {
 	})
 }
 
+// A fallback in the middle of a chain hid the failure from the layer that makes the retries: the call was never tried again.
+func TestFallbackDoesNotHideFailureFromTheLayerThatRetries(t *testing.T) {
+	for name, bad := range map[string]http.Handler{"answer": status(503), "broken": abort} {
+		for _, method := range []string{"GET", "PUT", "POST"} {
+			for mark, want := range map[string]int{"": 202, "0;retries=0": 202, "0;retries=3": 0, "2;retries=3": 0, "3;retries=3": 202, "4;retries=3": 202} {
+				inWorld(t, func(t *testing.T, w *world) {
+					w.serve("up.test:80", bad)
+					w.gateway(one("retry: {base_delay: 1ms}", "fallback: {static: {status: 202, body: pending}}"))
+					body := ""
+					if method != "GET" {
+						body = "x"
+					}
+					a := w.do(w.client(stranger), method, "http://gateway.test:80/", body, "Cortex-Attempt", mark)
+					if want == 0 && (a.status < 500 || a.header.Get("Cortex-Fallback") != "" || a.header.Get("Cortex-Retry") != "") || want != 0 && a.status != want {
+						t.Errorf("%s, %s, mark %q: %d %v", name, method, mark, a.status, a.header)
+					}
+				})
+			}
+		}
+	}
+}
+
 func TestStaticWithoutBody(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.gateway(one("retry: {max_retries: 0}", "fallback: {static: {status: 204}}"))
