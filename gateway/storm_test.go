@@ -82,7 +82,8 @@ type outcome struct {
 type weather struct {
 	storm
 	calls    []outcome
-	attempts int64 // at the service during the fault
+	attempts int64           // at the service during the fault
+	late     []time.Duration // by which the calls began after they should have
 }
 
 func (s storm) run(url string, c *http.Client) weather {
@@ -122,6 +123,7 @@ func (s storm) run(url string, c *http.Client) weather {
 			break
 		}
 		time.Sleep(time.Until(began.Add(next)))
+		w.late = append(w.late, time.Since(began)-next)
 		p := s.pick(rng)
 		wg.Go(func() {
 			o := outcome{at: now(), priority: p}
@@ -273,40 +275,63 @@ func tracer(t *testing.T, g *Gateway) func(at time.Duration) {
 	}
 }
 
-// hangHolds is what the gateway promises of a target that hangs.
-func (w weather) hangHolds(t *testing.T) {
-	t.Helper()
-	t.Logf("hang, seed %d: %v", w.seed, w)
-	if g := w.goodput(-w.before/2, 0, -1); g < 0.99 {
-		t.Errorf("before the fault %.4f of the calls are good", g)
+// busy reports whether the machine had no time for the storm itself, and how late its calls were: a process that stands still
+// looks like a target that does. It is never so in virtual time.
+func (w weather) busy() (string, bool) {
+	worst, behind := time.Duration(0), 0
+	for _, d := range w.late {
+		worst = max(worst, d)
+		if d > 25*time.Millisecond { // what the service takes for a call
+			behind++
+		}
 	}
-	if n, _ := w.offered(0, w.fault, -1); float64(w.attempts) >= 0.10*float64(n) {
-		t.Errorf("%d attempts at the hanging target for %d calls offered, want below 10 %%", w.attempts, n)
-	}
-	if g := w.goodput(w.fault+3*time.Second, w.fault+w.after, -1); g < 0.99 {
-		t.Errorf("from 3 s after the fault on %.4f of the calls are good", g)
-	}
+	return fmt.Sprintf("%d of %d calls began late, the worst by %v", behind, len(w.late), worst),
+		worst > 250*time.Millisecond || behind > len(w.late)/100
 }
 
-// slowHolds is what it promises of one that can answer 100 calls a second of the 300 that are offered.
-func (w weather) slowHolds(t *testing.T) {
-	t.Helper()
-	t.Logf("slow, seed %d: %v", w.seed, w)
+// hangBreaks is what is not as the gateway promises it of a target that hangs.
+func (w weather) hangBreaks() (broken []string) {
+	say := func(format string, args ...any) { broken = append(broken, fmt.Sprintf(format, args...)) }
+	if g := w.goodput(-w.before/2, 0, -1); g < 0.99 {
+		say("before the fault %.4f of the calls are good", g)
+	}
+	if n, _ := w.offered(0, w.fault, -1); float64(w.attempts) >= 0.10*float64(n) {
+		say("%d attempts at the hanging target for %d calls offered, want below 10 %%", w.attempts, n)
+	}
+	if g := w.goodput(w.fault+3*time.Second, w.fault+w.after, -1); g < 0.99 {
+		say("from 3 s after the fault on %.4f of the calls are good", g)
+	}
+	return broken
+}
+
+// slowBreaks is the same of one that can answer 100 calls a second of the 300 that are offered.
+func (w weather) slowBreaks() (broken []string) {
+	say := func(format string, args ...any) { broken = append(broken, fmt.Sprintf(format, args...)) }
 	if g := w.goodput(0, w.fault, 9); g < 0.99 {
-		t.Errorf("priority 9 has %.4f", g)
+		say("priority 9 has %.4f", g)
 	}
 	for i := 1; i < len(w.mix); i++ {
 		high, low := w.mix[i-1].priority, w.mix[i].priority
 		if h, l := w.goodput(0, w.fault, high), w.goodput(0, w.fault, low); l > h {
-			t.Errorf("priority %d has %.4f, %d has %.4f", high, h, low, l)
+			say("priority %d has %.4f, %d has %.4f", high, h, low, l)
 		}
 	}
 	oracle := 100 * w.fault.Seconds() // every worker busy with calls that are answered in time
 	if _, good := w.offered(0, w.fault, -1); float64(good) < 0.9*oracle {
-		t.Errorf("%d good calls in the fault, the oracle has %.0f", good, oracle)
+		say("%d good calls in the fault, the oracle has %.0f", good, oracle)
 	}
 	if g := w.goodput(w.fault+3*time.Second, w.fault+w.after, -1); g < 0.99 {
-		t.Errorf("from 3 s after the fault on %.4f of the calls are good", g)
+		say("from 3 s after the fault on %.4f of the calls are good", g)
+	}
+	return broken
+}
+
+// holds fails the test for what is broken.
+func (w weather) holds(t *testing.T, broken []string) {
+	t.Helper()
+	t.Logf("seed %d: %v", w.seed, w)
+	for _, b := range broken {
+		t.Error(b)
 	}
 }
 
@@ -316,62 +341,89 @@ var seeds = uint64(3)
 // An upstream with 10 workers of 25 ms that hangs for 10 s under 300 calls a second, clients with a deadline of 3 s.
 func TestHangDoesNotStormTheUpstream(t *testing.T) {
 	for seed := range seeds {
-		inWorld(t, func(t *testing.T, w *world) { inMemory(t, w, hangStorm(seed)).hangHolds(t) })
+		inWorld(t, func(t *testing.T, w *world) {
+			r := inMemory(t, w, hangStorm(seed))
+			r.holds(t, r.hangBreaks())
+		})
 	}
 }
 
 // The same with a service time four times as long.
 func TestOverloadKeepsTheOrderOfPriorities(t *testing.T) {
 	for seed := range seeds {
-		inWorld(t, func(t *testing.T, w *world) { inMemory(t, w, slowStorm(seed)).slowHolds(t) })
+		inWorld(t, func(t *testing.T, w *world) {
+			r := inMemory(t, w, slowStorm(seed))
+			r.holds(t, r.slowBreaks())
+		})
 	}
 }
 
-// The same over real sockets in real time, a minute long; with CORTEX_SLOW=1.
+// The same over real sockets in real time, a minute long; with CORTEX_SLOW=1. It once failed where others kept the machine busy:
+// what breaks in a run that the machine had no time for says nothing, so that the run is repeated, and in the end skipped.
 func TestStormInRealTime(t *testing.T) {
 	if os.Getenv("CORTEX_SLOW") == "" {
 		t.Skip("takes a minute: CORTEX_SLOW=1 runs it")
 	}
 	for name, run := range map[string]struct {
-		storm storm
-		holds func(weather, *testing.T)
-	}{"hang": {hangStorm(1), weather.hangHolds}, "slow": {slowStorm(1), weather.slowHolds}} {
+		storm  func(seed uint64) storm
+		breaks func(weather) []string
+	}{"hang": {hangStorm, weather.hangBreaks}, "slow": {slowStorm, weather.slowBreaks}} {
 		t.Run(name, func(t *testing.T) {
-			goroutines, held := runtime.NumGoroutine(), heap()
-			up := httptest.NewServer(run.storm.service)
-			f, err := config.Parse("storm.yaml", []byte("listen: 127.0.0.1:0\nadmin: {listen: '127.0.0.1:0'}\n"+stormConfig(up.URL)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			s, err := Listen(f, Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctx, stop := context.WithCancel(context.Background())
-			done := make(chan error, 1)
-			go func() { done <- s.Run(ctx) }()
-			if testing.Verbose() {
-				run.storm.trace = tracer(t, s.Gateway())
-			}
-			tr := &http.Transport{MaxIdleConnsPerHost: 1000, DisableCompression: true}
-			r := run.storm.run("http://"+s.Addr().String()+"/pay", &http.Client{Transport: tr})
-			run.holds(r, t)
-			if p := s.Gateway().Targets()[0].Engine.Pressure(); p.InFlight != 0 {
-				t.Errorf("%d attempts are left", p.InFlight)
-			}
-			tr.CloseIdleConnections()
-			stop()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-			up.Close()
-			r.calls = nil
-			settle(t, goroutines)
-			if grown := heap() - held; grown > 4<<20 {
-				t.Errorf("memory grew by %d bytes", grown)
+			for again := 2; ; again-- {
+				goroutines, held := runtime.NumGoroutine(), heap()
+				r := inReality(t, run.storm(1))
+				broken := run.breaks(r)
+				text, busy := r.busy()
+				t.Log(text)
+				if len(broken) > 0 && busy {
+					t.Logf("%vof no account: %s", r, strings.Join(broken, "; "))
+					if again > 0 {
+						continue
+					}
+					t.Skipf("the machine is too busy for a storm in real time: %s", text)
+				}
+				r.holds(t, broken)
+				r = weather{}
+				settle(t, goroutines)
+				if grown := heap() - held; grown > 4<<20 {
+					t.Errorf("memory grew by %d bytes", grown)
+				}
+				return
 			}
 		})
 	}
+}
+
+// inReality runs a storm over real sockets, and sees that nothing is left of it.
+func inReality(t *testing.T, storm storm) weather {
+	up := httptest.NewServer(storm.service)
+	defer up.Close()
+	f, err := config.Parse("storm.yaml", []byte("listen: 127.0.0.1:0\nadmin: {listen: '127.0.0.1:0'}\n"+stormConfig(up.URL)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := Listen(f, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	if testing.Verbose() {
+		storm.trace = tracer(t, s.Gateway())
+	}
+	tr := &http.Transport{MaxIdleConnsPerHost: 1000, DisableCompression: true}
+	r := storm.run("http://"+s.Addr().String()+"/pay", &http.Client{Transport: tr})
+	tr.CloseIdleConnections()
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if p := s.Gateway().Targets()[0].Engine.Pressure(); p.InFlight != 0 {
+		t.Errorf("%d attempts are left", p.InFlight)
+	}
+	r.trace = nil
+	return r
 }
 
 // A slight overload for 20 s, without a single error or timeout, must not teach the guard that a long queue is usual: latencies
@@ -396,7 +448,7 @@ func TestAnOverloadDoesNotRunAway(t *testing.T) {
 				if g := r.goodput(-30*time.Second, -10*time.Second, 9); g < 0.99 {
 					t.Errorf("priority 9 has %.4f in the overload", g)
 				}
-				r.slowHolds(t)
+				r.holds(t, r.slowBreaks())
 			})
 		})
 	}
