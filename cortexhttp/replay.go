@@ -40,9 +40,10 @@ func newSource(src io.ReadCloser, length, limit int64) *source {
 
 // bodyReader is what one attempt reads the body by.
 type bodyReader struct {
-	s    *source
-	at   int64
-	shut bool
+	s      *source
+	upload *upload // nil: all of the body is there
+	at     int64
+	shut   bool
 }
 
 func (r *bodyReader) Read(p []byte) (int, error) {
@@ -60,6 +61,9 @@ func (r *bodyReader) Read(p []byte) (int, error) {
 	case s.err != nil:
 		defer s.mu.Unlock()
 		return 0, s.err
+	case r.upload != nil && !r.upload.enter(): // cut already: not to be kept waiting
+		s.mu.Unlock()
+		return 0, http.ErrBodyReadAfterClose
 	}
 	s.reading = true
 	s.mu.Unlock()
@@ -77,7 +81,11 @@ func (r *bodyReader) Read(p []byte) (int, error) {
 		if err != nil && s.err == nil {
 			s.err = err
 		}
+		whole := s.whole()
 		s.mu.Unlock()
+		if r.upload != nil {
+			r.upload.leave(whole)
+		}
 	}()
 	n, err = s.src.Read(p)
 	return n, err
@@ -177,6 +185,19 @@ func (s *source) skip() ReplaySkip {
 // whole reports whether all of the body is kept. A client that has sent the declared length may still be waiting for the
 // end.
 func (s *source) whole() bool { return s.err == io.EOF || s.length > 0 && s.read == s.length }
+
+// there reports whether nothing more has to come from the caller.
+func (s *source) there() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.whole()
+}
+
+// abort closes src, so that a Read under way ends.
+func (s *source) abort() {
+	s.mu.Lock()
+	s.closeIf(true)
+}
 
 // open returns the body for the next attempt and shuts the reader of the one before.
 func (s *source) open(wait time.Duration) (io.ReadCloser, ReplaySkip) {

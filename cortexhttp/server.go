@@ -172,7 +172,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (h *handler) guard(engine *cortex.Engine, w http.ResponseWriter, r *http.Request) {
 	ctx := r.Context()
-	left, limited := callerTimeout(r.Header)
+	left, limited := CallerTimeout(r.Header)
 	if h.late(engine, w, r, limited && left <= 0) {
 		return
 	}

@@ -49,8 +49,9 @@ func saturatedInt(s string, limit int) (int, bool) {
 	return limit, true
 }
 
-// callerTimeout is what [HeaderTimeout] says: the time the sender still waits, 0 or less if it has given up.
-func callerTimeout(h http.Header) (time.Duration, bool) {
+// CallerTimeout is what [HeaderTimeout] says: the time the sender still waits, from 0, where it has given up, to about 24 days,
+// however much more it says. It is not ok where the field is missing, malformed, or there more than once.
+func CallerTimeout(h http.Header) (time.Duration, bool) {
 	value, ok := single(h, HeaderTimeout)
 	if !ok {
 		return 0, false

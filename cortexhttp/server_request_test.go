@@ -175,7 +175,7 @@ func FuzzRequestFields(f *testing.F) {
 		if p, _ := ParsePriority(priority, 10); p < 0 || p > 10 {
 			t.Fatalf("priority %d of %q", p, priority)
 		}
-		if d, ok := callerTimeout(http.Header{HeaderTimeout: {timeout}}); d < 0 || d > math.MaxInt32*time.Millisecond || !ok && d != 0 {
+		if d, ok := CallerTimeout(http.Header{HeaderTimeout: {timeout}}); d < 0 || d > math.MaxInt32*time.Millisecond || !ok && d != 0 {
 			t.Fatalf("timeout %v, %v of %q", d, ok, timeout)
 		}
 		r := httptest.NewRequest("GET", "/", nil)

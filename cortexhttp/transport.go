@@ -109,6 +109,7 @@ type Transport struct {
 type settings struct {
 	levels, retries int
 	deadline        time.Duration
+	longest         time.Duration // attempt timeout; 0 = none
 	distrust        bool
 	classify        func(error) cortex.Class
 }
@@ -118,6 +119,9 @@ func settingsOf(e *cortex.Engine) settings {
 	s := settings{levels: c.Levels, retries: c.MaxRetries, deadline: c.Deadline, distrust: c.DistrustRemote, classify: c.Classify}
 	if c.DisableRetries {
 		s.retries = 0
+	}
+	if !c.DisableTimeout {
+		s.longest = c.Timeout.Max
 	}
 	return s
 }

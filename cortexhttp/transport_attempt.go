@@ -33,6 +33,7 @@ type attempt struct {
 	timeout time.Duration // 0 = none
 	due     time.Time     // when it is over
 	slot    int           // of the cutter; 0 = none
+	upload  *upload       // of a body that is not there yet, else nil; it then sets the timeout
 
 	// What the base transport did, by its trace hooks: asked for a connection, got one, wrote a whole header section.
 	trace             httptrace.ClientTrace
@@ -62,6 +63,7 @@ type verdict struct {
 	class     cortex.Class
 	untouched bool // nothing of the request was processed, for sure
 	forbidden bool // the target says not to try again
+	late      bool // the call's deadline has passed
 }
 
 // good reports whether the response is the call's whatever the checks say.
@@ -134,6 +136,9 @@ func (a *attempt) request(c *call) (*http.Request, error) {
 		return req, nil
 	}
 	req.Body = c.takeBody()
+	if r, ok := req.Body.(*bodyReader); ok {
+		a.startUpload(c, r)
+	}
 	if c.t.std && c.set.retries > 0 && !c.above {
 		// The base is not to send the body again by itself: that is for the engine to decide. Where the protocol is HTTP/1 for
 		// sure, its asking for the body says that it found nothing written; HTTP/2 asks after more than that, and gives a
@@ -166,22 +171,31 @@ func (c *call) draft(ctx context.Context) (req *http.Request, own bool) {
 // arm starts the timeout, unless the caller's own deadline is nearer.
 func (a *attempt) arm(c *call) {
 	d := a.permit.Timeout()
-	if c.set.deadline > 0 {
-		if left := c.left(); left != 0 && (d <= 0 || left < d) {
-			d = max(left, 1)
-		}
-	}
-	if left, ok := untilDeadline(c.ctx); d <= 0 || ok && left < d {
+	if a.upload != nil {
+		a.upload.connect(d)
 		return
 	}
-	a.timeout = d
-	c.t.cut.add(a, d)
+	if d = c.term().limit(d); d > 0 {
+		a.timeout = d
+		c.t.cut.add(a, d)
+	}
 }
 
-func (a *attempt) expire() { a.cancel(&attemptTimeout{a.timeout}) }
+func (a *attempt) expire() {
+	if a.upload != nil {
+		a.upload.expire()
+		return
+	}
+	a.cancel(&attemptTimeout{after: a.timeout})
+}
 
 // disarm stops the timeout and reports whether it had not passed. From then on only the caller ends the attempt.
-func (a *attempt) disarm(c *call) bool { return a.timeout == 0 || c.t.cut.remove(a) }
+func (a *attempt) disarm(c *call) bool {
+	if a.upload != nil {
+		return a.upload.end()
+	}
+	return a.timeout == 0 || c.t.cut.remove(a)
+}
 
 // answered judges a response by its header.
 func (a *attempt) answered(c *call) verdict {
@@ -209,7 +223,7 @@ func (a *attempt) answered(c *call) verdict {
 		if a.body != nil {
 			a.body.Close()
 		}
-		return a.failed(c, &attemptTimeout{a.timeout}, true)
+		return a.failed(c, &attemptTimeout{after: a.timeout}, true)
 	}
 	a.result.Status = resp.StatusCode
 	v := verdict{resp: resp, class: class, forbidden: forbidsRetry(resp.Header)}
@@ -267,6 +281,10 @@ func (a *attempt) failed(c *call, err error, expired bool) verdict {
 	a.settled = true
 	defer a.cancel(nil)
 	if a.call.Err() != nil { // whoever ended it decides, not the text of the error
+		if a.upload.unsent() { // what was waited for is the caller's own
+			a.conclude(cortex.Neutral, err)
+			return v
+		}
 		if errors.Is(a.call.Err(), context.DeadlineExceeded) {
 			v.class.Outcome = cortex.TimedOut
 		}
@@ -277,12 +295,13 @@ func (a *attempt) failed(c *call, err error, expired bool) verdict {
 		return v
 	}
 	if expired {
-		v.err = &attemptTimeout{a.timeout}
+		v.err = &attemptTimeout{after: a.timeout}
 		v.class = cortex.Class{Outcome: cortex.TimedOut, Retryable: true}
 		v.untouched = a.unconnected(err)
 	} else {
 		v.class, v.untouched, v.forbidden = a.classify(c, err)
 	}
+	a.upload.excuse(&v, expired)
 	a.conclude(v.class.Outcome, v.err)
 	return v
 }
@@ -308,8 +327,8 @@ func (a *attempt) abandon(c *call) {
 	if a.settled {
 		return
 	}
-	a.permit.Release()
 	a.disarm(c)
+	a.permit.Release()
 	if a.cancel != nil {
 		a.cancel(nil)
 	}
@@ -327,7 +346,7 @@ func (a *attempt) discard() {
 		return
 	}
 	slow := time.AfterFunc(drainTime, func() {
-		a.expire()
+		a.cancel(nil)
 		a.body.Close()
 	})
 	io.CopyN(io.Discard, a.body, drainBytes)

@@ -142,11 +142,20 @@ func idempotent(r *http.Request) bool {
 	return false
 }
 
-// left is the time until the call must be over; 0 = no deadline, negative = passed.
-func (c *call) left() time.Duration {
-	left, ok := untilDeadline(c.ctx)
-	if !ok && c.set.deadline > 0 {
-		left, ok = c.set.deadline-since(c.started), true
+// term is when a call must be over.
+type term struct {
+	ctx      context.Context
+	deadline time.Duration // the engine's, since started; 0 = none
+	started  time.Time
+}
+
+func (c *call) term() term { return term{c.ctx, c.set.deadline, c.started} }
+
+// left is the time until then; 0 = no deadline, negative = passed.
+func (t term) left() time.Duration {
+	left, ok := untilDeadline(t.ctx)
+	if !ok && t.deadline > 0 {
+		left, ok = t.deadline-since(t.started), true
 	}
 	if ok && left == 0 {
 		left = -1
@@ -154,13 +163,29 @@ func (c *call) left() time.Duration {
 	return left
 }
 
+// limit is how long something may take that is given d, 0 for any time; 0 where nothing but the context is to end it.
+func (t term) limit(d time.Duration) time.Duration {
+	if t.deadline > 0 {
+		if left := t.left(); left != 0 && (d <= 0 || left < d) {
+			d = max(left, 1)
+		}
+	}
+	if left, ok := untilDeadline(t.ctx); d <= 0 || ok && left < d {
+		return 0
+	}
+	return d
+}
+
 // again decides on a failed attempt and waits for the next one.
 func (c *call) again(a *attempt, v *verdict) bool {
 	if c.ctx.Err() != nil {
 		return c.gaveUp()
 	}
+	if v.late {
+		return c.end(cortex.ReasonDeadline)
+	}
 	f := cortex.Failure{Err: v.err, Class: v.class, Priority: c.priority, Attempt: c.attempt, RetriedAbove: c.above,
-		DoNotRetry: v.forbidden, Previous: c.delay, Deadline: c.left()}
+		DoNotRetry: v.forbidden, Previous: c.delay, Deadline: c.term().left()}
 	if f.Err == nil {
 		f.Err = &StatusError{v.resp.StatusCode}
 	}

@@ -15,9 +15,15 @@ import (
 )
 
 // attemptTimeout is the error of an attempt that had no response headers in time.
-type attemptTimeout struct{ after time.Duration }
+type attemptTimeout struct {
+	after time.Duration
+	what  string // that was waited for; empty: the response headers
+}
 
 func (e *attemptTimeout) Error() string {
+	if e.what != "" {
+		return fmt.Sprintf("cortexhttp: %s %v", e.what, e.after)
+	}
 	return fmt.Sprintf("cortexhttp: no response headers within the attempt timeout of %v", e.after)
 }
 
