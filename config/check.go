@@ -36,11 +36,16 @@ func (d *decoder) parse(root *yaml.Node) *File {
 		}
 		d.problem(d.at("targets"), "%s: want at least one target with endpoints", what)
 	}
+	listen := f.Listen
+	if d.refused["listen"] {
+		listen = "" // what stands there is not what was meant
+	}
 	for i := range f.Targets {
-		d.target(&f.Targets[i], f.Listen)
+		d.target(&f.Targets[i], listen)
 	}
 	d.routes(f)
-	if f.Admin.Enabled && clash(f.Listen, f.Admin.Listen) {
+	doubtful := d.refused["listen"] || d.refused["admin.listen"] || d.refused["admin.enabled"]
+	if !doubtful && f.Admin.Enabled && clash(f.Listen, f.Admin.Listen) {
 		d.problem(d.at("admin.listen"), "%s: the same port as listen, %s: want another", f.Admin.Listen, f.Listen)
 	}
 	return f
@@ -82,6 +87,7 @@ func (d *decoder) engine(t *Target, key string) {
 	keys := fieldKeys(t.block(), "")
 	t.Engine.Name = t.Name
 	doubtful := d.doubtful(key+".", keys)
+	unknown := d.refused[key+".profile"] // then so are the defaults
 	cleared := make(map[string]bool)
 	for {
 		full, err := t.Engine.WithDefaults()
@@ -93,7 +99,7 @@ func (d *decoder) engine(t *Target, key string) {
 		}
 		for _, fault := range faults(err) {
 			part, _, _ := strings.Cut(fault.field, ".")
-			if !doubtful[part] && !cleared[fault.field] {
+			if !doubtful[part] && !unknown && !cleared[fault.field] {
 				d.problem(d.at(strings.TrimSuffix(key+"."+keys[fault.field], ".")), "%s", inKeys(fault, keys))
 			}
 			// Its default lets the check go on to the next; where that does not go with the rest, neither may the rest stay.
@@ -291,7 +297,9 @@ func (d *decoder) route(f *File, r *Route, key string, byName map[string]*Target
 	}
 	switch t := byName[r.Target]; {
 	case t != nil:
-		levels, whose = t.Engine.Levels, t.Name
+		if whose = t.Name; !d.refused["targets."+show(whose)+".levels"] {
+			levels = t.Engine.Levels
+		}
 	case len(f.Targets) == 0: // has been reported
 	case !d.given(key + ".target"):
 		d.missing(key, "target", "the name of a target: "+oneOf(f.targetNames()))

@@ -3,6 +3,7 @@ package config_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +20,35 @@ func problems(t *testing.T, text string) config.Errors {
 		t.Fatalf("%v, %v: want problems in\n%.2000s", f, err, text)
 	}
 	return found
+}
+
+// A refused value hid other problems, which came to light one run after the other, or was judged by a default that nobody wrote.
+func TestRefusedValueNeitherHidesNorInventsProblems(t *testing.T) {
+	for name, c := range map[string]struct {
+		text string
+		want []string // keys
+	}{
+		"name of a target": {"targets: {bad name: {levels: 5}}", []string{"targets.bad name", "targets.bad name.endpoints"}},
+		"weights": {"targets: {a: {endpoints: [http://h], weights: {F: 2, L: 0.1}}}",
+			[]string{"targets.a.weights", "targets.a.weights.F"}},
+		"weights, misspelt": {"targets: {a: {endpoints: [http://h], weights: {f: 0.2, L: 0.2, Q: 0.2, B: 0.2, C: 0.2}}}",
+			[]string{"targets.a.weights.f"}},
+		"listen": {"listen: nonsense\nadmin: {listen: 127.0.0.1:8080}\ntargets: {a: {endpoints: [http://127.0.0.1:8080]}}",
+			[]string{"listen"}},
+		"admin.listen": {"listen: 127.0.0.1:9095\nadmin: {listen: nonsense}\n" + target, []string{"admin.listen"}},
+		"levels":       {"targets: {a: {endpoints: [http://h], levels: 99}}\nroutes: [{path: /, priority: 12}]", []string{"targets.a.levels"}},
+		"profile": {"targets: {a: {endpoints: [http://h], profile: artcle, breaker: {confidence: 0.9999999999999}}}",
+			[]string{"targets.a.profile"}},
+	} {
+		var keys []string
+		found := problems(t, c.text)
+		for _, p := range found {
+			keys = append(keys, p.Key)
+		}
+		if slices.Sort(keys); !slices.Equal(keys, c.want) {
+			t.Errorf("%s: problems with %q, want %q:\n%v", name, keys, c.want, found)
+		}
+	}
 }
 
 func TestMessages(t *testing.T) {
@@ -78,7 +108,7 @@ func TestMessages(t *testing.T) {
 		"unknown shed signal": {at + "shed: {signal: cps}", "t.yaml:4:12: targets.a.shed.signal: cps: unknown: want one of queue, pressure"},
 		"unknown level":       {"log: {level: WARN}\n" + target, "t.yaml:1:7: log.level: WARN: unknown: did you mean warn? want one of debug, info, warn, error"},
 
-		"weight missing": {at + "weights: {F: 0.5, L: 0.5}", "t.yaml:4:5: targets.a.weights: Q is missing: want all of F, L, Q, B and C, with a sum of 1"},
+		"weight missing": {at + "weights: {F: 0.5, L: 0.5}", "t.yaml:4:5: targets.a.weights: Q, B, C are missing: want all of F, L, Q, B and C, with a sum of 1"},
 		"weights of 1.1": {at + "weights: {F: 0.4, L: 0.2, Q: 0.15, B: 0.15, C: 0.2}", "t.yaml:4:5: targets.a.weights: want a sum of 1 (it is 1.1)"},
 		"weights of 0":   {at + "weights: {F: 0, L: 0, Q: 0, B: 0, C: 0}", "t.yaml:4:5: targets.a.weights: all are 0: want a sum of 1"},
 		"negative weight": {at + "weights: {F: -0.3, L: 0.5, Q: 0.3, B: 0.3, C: 0.2}",

@@ -207,6 +207,7 @@ func (v targets) read(d *decoder, n *yaml.Node, at place) {
 		d.places[here.key] = here
 		if !targetName.MatchString(key.Value) {
 			d.problem(here, "not a name: want up to 63 letters, digits and -_. with a letter or digit first")
+			delete(d.refused, here.key) // its block is as good as any
 		}
 		t := newTarget(key.Value)
 		t.block().read(d, value, here)
@@ -259,16 +260,25 @@ func (v weights) read(d *decoder, n *yaml.Node, at place) {
 	}
 	before := len(d.problems)
 	v.block().read(d, n, at)
-	if len(d.problems) > before {
+	refused := len(d.problems) - before
+	var missing []string
+	for _, key := range v.block().keys() {
+		if here := at.key + "." + key; d.refused[here] {
+			before++
+		} else if !d.given(here) {
+			missing = append(missing, key)
+		}
+	}
+	if len(missing) > 0 && before == len(d.problems) { // else there are others, of which one may be the missing one misspelt
+		are := "is"
+		if len(missing) > 1 {
+			are = "are"
+		}
+		d.problem(at, "%s %s missing: want all of F, L, Q, B and C, with a sum of 1", strings.Join(missing, ", "), are)
+	}
+	if refused > 0 || len(missing) > 0 {
 		*v.p = cortex.Weights{}
 		return
-	}
-	for _, key := range v.block().keys() {
-		if !d.given(at.key + "." + key) {
-			d.problem(at, "%s is missing: want all of F, L, Q, B and C, with a sum of 1", key)
-			*v.p = cortex.Weights{}
-			return
-		}
 	}
 	if *v.p == (cortex.Weights{}) { // which the engine takes for its default
 		d.problem(at, "all are 0: want a sum of 1")
