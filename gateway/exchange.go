@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/seed-a29ca62a/cortex"
@@ -65,16 +64,6 @@ func (x *exchange) callContext() context.Context {
 		}
 	}
 	return ctx
-}
-
-// callerTimeout is what a trusted client says of the time it still waits.
-func callerTimeout(h http.Header) (time.Duration, bool) {
-	v := h[cortexhttp.HeaderTimeout]
-	if len(v) != 1 {
-		return 0, false
-	}
-	ms, err := strconv.ParseUint(v[0], 10, 31)
-	return time.Duration(ms) * time.Millisecond, err == nil
 }
 
 // gone reports whether there is nobody any more to answer.

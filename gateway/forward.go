@@ -18,6 +18,9 @@ func rewrite(p *httputil.ProxyRequest) {
 	if key := x.route.priority.header; key != "" && !x.trusted {
 		delete(p.Out.Header, key)
 	}
+	if _, ok := x.Context.Deadline(); !ok { // then the transport does not overwrite what cannot be read
+		delete(p.Out.Header, cortexhttp.HeaderTimeout)
+	}
 	forward(p, x.trusted)
 }
 
@@ -173,7 +176,10 @@ func (x *exchange) tell(h http.Header, substituted bool) {
 	switch x.report.Reason {
 	case cortex.ReasonNone:
 	case cortex.ReasonNotRetryable, cortex.ReasonRetriedAbove, cortex.ReasonDoNotRetry:
-		// The target's own answer stands: nothing was refused, and no retries ran out.
+		// Nothing was refused here and no retries ran out. Where a gateway below says why, that is the reason.
+		if len(h[cortexhttp.HeaderReason]) == 0 {
+			h[cortexhttp.HeaderReason] = []string{x.report.Reason.String()}
+		}
 	default:
 		h[cortexhttp.HeaderReason] = []string{x.report.Reason.String()}
 		if !substituted && (x.report.Attempts > 1 || x.report.Reason == cortex.ReasonBudget) {

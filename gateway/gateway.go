@@ -21,7 +21,8 @@
 // a client wrote into those is kept only if it is a trusted peer of the route (priority.trust); of other clients the priority
 // header and every Cortex- header but Cortex-Attempt are taken away: that one can only take retries from its sender.
 //
-// Health checks ([cortexhttp.IsHealthCheck]) pass to the target unguarded and uncounted. The idle time of kept-alive connections
+// Health checks ([cortexhttp.IsHealthCheck], by GET or HEAD and without a body, those of gRPC by POST) pass to the target
+// unguarded, uncounted and without a timeout. The idle time of kept-alive connections
 // (transport.idle_timeout) should be shorter than the target's own, or a request that is not idempotent can meet a connection
 // that the target is just closing.
 package gateway
@@ -122,6 +123,11 @@ func (g *Gateway) Close() {
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body := g.newUpload(w, r)
 	defer body.end()
+	if r.Method == "PRI" { // net/http's server hands on the preface of HTTP/2, which it does not speak here; no target should see it
+		w.Header().Set("Connection", "close")
+		problem(w, r, http.StatusHTTPVersionNotSupported, "This port speaks HTTP/1.1.")
+		return
+	}
 	if r.Method == http.MethodConnect {
 		problem(w, r, http.StatusNotImplemented, "This is a reverse proxy, it makes no tunnels.")
 		return
@@ -136,7 +142,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		problem(w, r, http.StatusNotFound, "No route has this path.")
 		return
 	}
-	if cortexhttp.IsHealthCheck(r) {
+	if isHealthCheck(r) {
 		// Refusing these would take a process out of service, or have it restarted, because it is protected (F65).
 		check := *r
 		if body != nil {
@@ -150,7 +156,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x.priority = route.priority.standard
 	if x.trusted {
 		x.priority = route.priority.of(r.Header)
-		if d, ok := callerTimeout(r.Header); ok {
+		if d, ok := cortexhttp.CallerTimeout(r.Header); ok {
 			ctx, cancel := context.WithTimeout(x.Context, d)
 			defer cancel()
 			x.Context = ctx
@@ -164,6 +170,18 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	route.target.proxy.ServeHTTP(w, call)
 	whole = true
+}
+
+// isHealthCheck reports whether a request passes unguarded. The path alone would make it a way around the guard for work of any
+// kind: such a check reads, but for those of gRPC.
+func isHealthCheck(r *http.Request) bool {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead:
+		return (r.Body == nil || r.Body == http.NoBody) && cortexhttp.IsHealthCheck(r)
+	case http.MethodPost:
+		return strings.HasPrefix(r.URL.Path, "/grpc.") && cortexhttp.IsHealthCheck(r)
+	}
+	return false
 }
 
 func problem(w http.ResponseWriter, r *http.Request, status int, detail string) {

@@ -368,6 +368,86 @@ func TestTrustedPeerIsHeardWithoutPriorityHeader(t *testing.T) {
 	}
 }
 
+// The preface of HTTP/2 came to the target as a request; a method PRI is nobody's.
+func TestPrefaceOfHTTP2IsNotForwarded(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		up := &counter{next: status(200)}
+		w.serve("up.test:80", up)
+		w.gateway(one("", ""))
+		_, br := w.raw("PRI * HTTP/2.0\r\n\r\n")
+		res, err := http.ReadResponse(br, nil)
+		if err != nil || res.StatusCode != 505 || !res.Close {
+			t.Errorf("%+v, %v", res, err)
+		}
+		if n := up.n.Load(); n != 0 {
+			t.Errorf("%d requests at the target", n)
+		}
+	})
+}
+
+// net/http's server answered OPTIONS * itself, in the name of a target that was not asked.
+func TestOptionsOfAllIsTheTargets(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.serveBy("up.test:80", &http.Server{DisableGeneralOptionsHandler: true, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Allow", r.Method+" "+r.RequestURI)
+		})})
+		_, stop, done := w.server(one("", ""))
+		_, br := w.raw("OPTIONS * HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+		res, err := http.ReadResponse(br, nil)
+		if err != nil || res.StatusCode != 200 || res.Header.Get("Allow") != "OPTIONS *" || res.Header.Get("Cortex-Attempts") != "1" {
+			t.Errorf("%+v, %v", res, err)
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Whoever asked why there was no retry found nothing where the target's own answer was passed on.
+func TestReasonIsToldWithTheTargetsOwnAnswer(t *testing.T) {
+	for _, c := range []struct{ method, mark, below, want string }{
+		{"POST", "", "", "NOT_RETRYABLE"},
+		{"GET", "0;retries=3", "", "RETRIED_ABOVE"},
+		{"GET", "0;retries=3", "MAX_RETRIES_EXCEEDED", "MAX_RETRIES_EXCEEDED"}, // of a gateway below, which knows better
+	} {
+		inWorld(t, func(t *testing.T, w *world) {
+			w.serve("up.test:80", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				if c.below != "" {
+					w.Header().Set("Cortex-Reason", c.below)
+				}
+				w.WriteHeader(500)
+			}))
+			w.gateway(one("", ""))
+			a := w.do(w.client(stranger), c.method, "http://gateway.test:80/", "", "Cortex-Attempt", c.mark)
+			if got := a.header.Get("Cortex-Reason"); a.status != 500 || got != c.want {
+				t.Errorf("%+v: %d with reason %q", c, a.status, got)
+			}
+		})
+	}
+}
+
+// The gateway read the caller's time by other rules than the middleware: beyond 31 bits it was none, below 0 it was none, and
+// what could not be read went on to the target.
+func TestCallersTimeIsReadAsByTheMiddleware(t *testing.T) {
+	for sent, want := range map[string]string{"99999999999999999999": "2147483647", "4000": "4000", "-5": "late", "0": "late", "+5": "", "5s": "", "": "", "0x5": ""} {
+		inWorld(t, func(t *testing.T, w *world) {
+			var seen []recorded
+			var mu sync.Mutex
+			w.serve("up.test:80", record(&seen, &mu, status(200)))
+			w.gateway(one("", ""))
+			a := w.get(w.client(trusted), "http://gateway.test:80/", "Cortex-Timeout-Ms", sent)
+			got := "late"
+			if len(seen) > 0 {
+				got = strings.Join(seen[0].header["Cortex-Timeout-Ms"], "|")
+			}
+			if got != want || (a.status == 504) != (want == "late") {
+				t.Errorf("%q: %d, the target is told %q, want %q", sent, a.status, got, want)
+			}
+		})
+	}
+}
+
 func TestConnectIsRefused(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.gateway(one("", ""))

@@ -76,6 +76,8 @@ func newServer(f *config.File, o Options, front, adminPort net.Listener) (*Serve
 		ReadHeaderTimeout: f.Server.ReadHeaderTimeout,
 		IdleTimeout:       f.Server.IdleTimeout,
 		MaxHeaderBytes:    int(f.Server.MaxHeaderBytes),
+
+		DisableGeneralOptionsHandler: true, // "OPTIONS *" is the target's to answer
 	}
 	s.admin = &http.Server{
 		Handler:           admin.New(g.adminTargets, s.Ready),

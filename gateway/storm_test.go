@@ -286,7 +286,7 @@ func (w weather) busy() (string, bool) {
 		}
 	}
 	return fmt.Sprintf("%d of %d calls began late, the worst by %v", behind, len(w.late), worst),
-		worst > 250*time.Millisecond || behind > len(w.late)/100
+		worst > 250*time.Millisecond || behind > len(w.late)/500
 }
 
 // hangBreaks is what is not as the gateway promises it of a target that hangs.
