@@ -37,9 +37,10 @@ func TestFallbackFromBelowIsNoSuccess(t *testing.T) {
 		}
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, clientEngine(t), write)
-			resp, err := w.transport.RoundTrip(request(t, t.Context(), "GET", ""))
-			if status, body := finish(t, resp, err); status != c.status || body != "pending" {
-				t.Errorf("%+v: %d %q", c, status, body)
+			var rep Report
+			resp, err := w.transport.RoundTrip(request(t, WithReport(t.Context(), &rep), "GET", ""))
+			if status, body := finish(t, resp, err); status != c.status || body != "pending" || rep.Reason != cortex.ReasonNone {
+				t.Errorf("%+v: %d %q, %+v", c, status, body, rep)
 			}
 			w.wantOutcomes(c.want)
 			if s := w.engine.Stats(); s.Successes > 0 && c.want != cortex.Success {

@@ -21,7 +21,8 @@ type Report struct {
 	// Rejection is this guard's own refusal of the call or of a retry, else nil.
 	Rejection *cortex.Rejection
 	// TimedOut is set where the last attempt had no response headers within its timeout or before the caller's deadline,
-	// ConnectFailed where it had no connection to the target; both, where connecting took too long.
+	// ConnectFailed where it had no connection to the target; both, where connecting took too long. Neither is, where what was
+	// waited for is the caller's own body.
 	TimedOut, ConnectFailed bool
 	// ReplaySkipped says why a failed call whose request could have been sent again was not: its body could not.
 	ReplaySkipped ReplaySkip
@@ -70,6 +71,6 @@ type AttemptResult struct {
 	Status  int    // of the answer; 0 where there was none
 	Err     error  // that there was no answer, or that it broke off; nil otherwise
 	Outcome cortex.Outcome
-	Latency time.Duration // until the response headers, or the error
+	Latency time.Duration // until the response headers, or the error; the upload included
 	Hidden  int           // replays that net/http made by itself within it
 }

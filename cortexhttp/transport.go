@@ -93,8 +93,18 @@ type TransportConfig struct {
 // time should be longer than IdleConnTimeout of its clients: a POST that meets a connection that the server is just closing
 // may have been processed, and fails.
 //
+// A body without GetBody comes from the caller while it is sent. The attempt's timeout is then that for the connection and,
+// anew, for the answer, from the end of the body on. In between the attempt is not in flight, and is cut only if the target takes
+// nothing of the body for 5 s or the longest attempt timeout, if that is longer. It is neutral where it ends while the
+// caller's Read is under way. Its latency counts from the end of the body.
+//
+// As with [http.Transport], RoundTrip does not return before a Read of the body that is under way, whatever became of the
+// attempt. When the call's context ends, or its engine's Config.Deadline passes, the body is closed at once, on a
+// goroutine of its own, which ends the Read of most (a pipe, a connection). One whose Read cannot be ended by Close, as that
+// of an HTTP/1 server's request, needs a deadline of its own ([http.ResponseController.SetReadDeadline]).
+//
 // Everything that net/http supports passes: 1xx answers, upgrades (101 keeps its writable body and is a success),
-// trailers, Expect: 100-continue. No goroutine runs for a call. A response body must be read to its end or closed, as ever.
+// trailers, Expect: 100-continue. No goroutine runs for a call that is not at its end. A response body must be read to its end or closed, as ever.
 type Transport struct {
 	cfg     TransportConfig
 	base    http.RoundTripper

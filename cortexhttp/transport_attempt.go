@@ -68,7 +68,11 @@ type verdict struct {
 
 // good reports whether the response is the call's whatever the checks say.
 func (v *verdict) good() bool {
-	return v.resp != nil && !v.class.Retryable && (v.class.Outcome == cortex.Success || v.class.Outcome == cortex.Neutral)
+	if v.resp == nil || v.class.Retryable {
+		return false
+	}
+	o := v.class.Outcome
+	return o == cortex.Success || o == cortex.Neutral || o == cortex.Throttled && isFallback(v.resp)
 }
 
 func (a *attempt) run(c *call) verdict {
@@ -282,7 +286,8 @@ func (a *attempt) failed(c *call, err error, expired bool) verdict {
 	defer a.cancel(nil)
 	if a.call.Err() != nil { // whoever ended it decides, not the text of the error
 		if a.upload.unsent() { // what was waited for is the caller's own
-			a.conclude(cortex.Neutral, err)
+			v.err = context.Cause(a.call) // that of the body may come from our closing it
+			a.conclude(cortex.Neutral, v.err)
 			return v
 		}
 		if errors.Is(a.call.Err(), context.DeadlineExceeded) {

@@ -174,7 +174,7 @@ func TestStalledUploadEndsWithItsCall(t *testing.T) {
 				if took := time.Since(began); err == nil || took < time.Second || took > 1100*time.Millisecond {
 					t.Errorf("%s, %s: %v after %v", proto, whose, err, took)
 				}
-				if rep.Reason != want || rep.TimedOut || errors.Is(err, cortex.ErrDeadline) != (want == cortex.ReasonDeadline) {
+				if rep.Reason != want || rep.TimedOut || errors.Is(err, io.ErrClosedPipe) || errors.Is(err, cortex.ErrDeadline) != (want == cortex.ReasonDeadline) {
 					t.Errorf("%s, %s: %v, %+v", proto, whose, err, rep)
 				}
 				w.wantOutcomes(cortex.Neutral)
