@@ -8,7 +8,9 @@ import (
 	"net/http/httptest"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/seed-a29ca62a/cortex/admin"
 	"github.com/seed-a29ca62a/cortex/config"
@@ -120,6 +122,43 @@ func TestTroubleDoesNotFloodTheLog(t *testing.T) {
 		}
 		if lines := strings.Count(text, "\n"); lines < 1 || lines > 20 {
 			t.Errorf("%d lines for 200 broken answers, want the circuit's transitions:\n%s", lines, text)
+		}
+	})
+}
+
+// Answers that are being copied for the cache share a bound: many slow clients must not fill the memory.
+func TestCopiedAnswersShareABound(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		goOn := make(chan struct{})
+		w.serve("up.test:80", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Length", fmt.Sprint(maxStored))
+			w.Write(make([]byte, maxStored/2))
+			http.NewResponseController(w).Flush()
+			<-goOn
+			w.Write(make([]byte, maxStored/2))
+		}))
+		g := w.gateway(one("limit: {min: 100}", "fallback: {cache: {}}"))
+		c := w.client(stranger)
+		var wg sync.WaitGroup
+		for i := range 50 {
+			wg.Go(func() {
+				if a := w.get(c, fmt.Sprintf("http://gateway.test:80/%d", i)); a.status != 200 || len(a.body) != maxStored {
+					t.Errorf("call %d: %d, %d bytes, %v", i, a.status, len(a.body), a.err)
+				}
+			})
+		}
+		synctest.Wait()
+		if n := g.copying.Load(); n != maxCopying {
+			t.Errorf("%d bytes are being copied, the bound is %d", n, maxCopying)
+		}
+		close(goOn)
+		wg.Wait()
+		synctest.Wait()
+		if n := g.copying.Load(); n != 0 {
+			t.Errorf("%d bytes are still reserved", n)
+		}
+		if tr := g.Targets()[0].trafficNow(); tr.CacheEntries != maxCopying/maxStored {
+			t.Errorf("%+v", tr)
 		}
 	})
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/seed-a29ca62a/cortex"
 )
 
 // raw is a connection to the gateway on which a test writes what it likes.
@@ -38,7 +40,7 @@ func TestStalledUploadIsCut(t *testing.T) {
 		"from the first byte": "Content-Length: 100\r\n\r\n"} {
 		inWorld(t, func(t *testing.T, w *world) {
 			w.serve("up.test:80", http.HandlerFunc(swallow))
-			g := w.gateway("server: {body_timeout: 7s}\n" + one("timeout: {enabled: false}", "fallback: {static: {status: 202}}"))
+			g := w.gateway("server: {body_timeout: 7s}\n" + one("", "fallback: {static: {status: 202}}"))
 			began := time.Now()
 			_, br := w.raw("PUT / HTTP/1.1\r\nHost: h\r\n" + head)
 			res, err := http.ReadResponse(br, nil)
@@ -105,6 +107,51 @@ func TestSlowUploadAndItsConnectionLive(t *testing.T) {
 				t.Errorf("%+v %q %v", res, text, err)
 			}
 			time.Sleep(20 * time.Second) // idle
+		}
+	})
+}
+
+// A client that breaks off its own request's body is no failure of the target.
+func TestBrokenUploadIsNeutral(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.serve("up.test:80", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) }))
+		g := w.gateway(one(retrying, ""))
+		for range 20 {
+			c, err := w.dialFrom(stranger)(t.Context(), "tcp", "gateway.test:80")
+			if err != nil {
+				t.Fatal(err)
+			}
+			io.WriteString(c, "PUT / HTTP/1.1\r\nHost: gateway.test\r\nContent-Length: 1000\r\n\r\nten bytes.")
+			c.Close()
+			synctest.Wait()
+		}
+		e := g.Targets()[0].Engine
+		if s := e.Stats(); s.Failures+s.Timeouts != 0 || s.Neutral != 20 || s.Retries != 0 {
+			t.Errorf("%+v", s)
+		}
+		if p := e.Pressure(); p.InFlight != 0 || p.Circuit.String() != "closed" || p.State != cortex.Healthy {
+			t.Errorf("%+v", p)
+		}
+	})
+}
+
+// A malformed body is the client's fault and gets a 400, no fallback and no retry.
+func TestMalformedUploadIsABadRequest(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.serve("up.test:80", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) }))
+		g := w.gateway(one(retrying, "fallback: {static: {status: 202}}"))
+		c, err := w.dialFrom(stranger)(t.Context(), "tcp", "gateway.test:80")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		io.WriteString(c, "PUT / HTTP/1.1\r\nHost: gateway.test\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\nnot a length\r\n")
+		res, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil || res.StatusCode != 400 {
+			t.Errorf("answer %+v, %v", res, err)
+		}
+		if s := g.Targets()[0].Engine.Stats(); s.Failures+s.Timeouts+s.Retries != 0 {
+			t.Errorf("%+v", s)
 		}
 	})
 }
