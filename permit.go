@@ -55,11 +55,11 @@ func (p *Permit) Timeout() time.Duration {
 		return 0
 	}
 	given := e.timeoutNow.Load()
-	if x := e.extended.Load(); x > given && (p.isProbe() || e.strained.Load()) {
+	x := e.extended.Load()
+	if x > given && (p.isProbe() || e.strained.Load()) {
 		given = x
-	} else {
-		p.soft = x > given
 	}
+	p.soft = given < x
 	p.given = uint32(min(given>>givenShift, math.MaxUint32))
 	return time.Duration(given)
 }
