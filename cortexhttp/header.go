@@ -12,7 +12,7 @@ const (
 	// HeaderPriority travels with a request where a client is told to send its priority: an integer.
 	HeaderPriority = "X-Priority"
 
-	// HeaderReason is set on an answer that a guard gave in the target's stead, or after its retries ran out: the
+	// HeaderReason is set on an answer that a guard gave in the target's stead, or that it did not try to better: the
 	// [cortex.Reason]. It tells a guard's own 503 from the target's.
 	HeaderReason = "Cortex-Reason"
 	// HeaderAttempts is set on answers that passed a gateway: how many attempts were made at the target.
