@@ -90,7 +90,7 @@ func trickle(rate, errors float64, length time.Duration) func(*Scenario) {
 
 func spike(from time.Duration) func(*Scenario) {
 	return func(s *Scenario) {
-		s.Arrivals.Steps = []Step{{0, 416.7}, {from, 1250}, {faultTo, 416.7}}
+		s.Arrivals.Steps = []Step{{0, 416.7}, {from, 1250}, {from + faultTo - faultFrom, 416.7}}
 		if from == 0 {
 			s.Arrivals.Steps = s.Arrivals.Steps[1:]
 		}
