@@ -6,8 +6,12 @@ import (
 	"strings"
 )
 
-// drawable is the largest magnitude that is drawn: differences of such values do not overflow.
-const drawable = 1e300
+// drawable is the largest magnitude that is drawn: differences of such values do not overflow. On a logarithmic axis quotients
+// must not, either.
+const (
+	drawable    = 1e300
+	drawableLog = 1e150
+)
 
 // An axis maps values to [0,1].
 type axis struct {
@@ -19,7 +23,10 @@ func newAxis(log bool) axis { return axis{min: math.Inf(1), max: math.Inf(-1), l
 
 // ok reports whether v has a place on the axis at all.
 func (a *axis) ok(v float64) bool {
-	return !math.IsNaN(v) && math.Abs(v) <= drawable && (!a.log || v >= 1/drawable)
+	if a.log {
+		return v >= 1/drawableLog && v <= drawableLog
+	}
+	return math.Abs(v) <= drawable
 }
 
 func (a *axis) include(v float64) {
@@ -103,7 +110,7 @@ func (a *axis) ticks(n int) []tick {
 func (a *axis) logTicks(n int) []tick {
 	lo, hi := int(math.Floor(math.Log10(a.min)-1e-9)), int(math.Ceil(math.Log10(a.max)+1e-9))
 	every := 1
-	for (hi-lo)/every > n {
+	for (hi-lo)/every > n+2 {
 		every++
 	}
 	labelled := func(digit int) bool { return digit == 1 }
@@ -145,7 +152,10 @@ func niceStep(raw float64) float64 {
 
 // number formats a tick of a scale whose ticks are step apart.
 func number(v, step float64) string {
-	if m := math.Abs(v); m >= 1e7 || (step < 1e-4 && v != 0) {
+	if v == 0 && step < 1e-4 {
+		return "0"
+	}
+	if m := math.Abs(v); m >= 1e7 || step < 1e-4 {
 		return strings.NewReplacer("e+0", "e", "e-0", "e−", "e+", "e", "e-", "e−", "-", "−").Replace(strconv.FormatFloat(v, 'g', 4, 64))
 	}
 	prec := 0

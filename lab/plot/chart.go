@@ -71,7 +71,29 @@ func (c Chart) frame() (*frame, error) {
 		}
 	}
 	f.draw = c.draw
+	f.place = c.place
 	return f, nil
+}
+
+// place gives the labels of the bands a row above the area each, where they do not overlap, and says how many rows that takes.
+func (c Chart) place(f *frame) (rows int) {
+	var ends [3]float64 // how far to the right each row is taken
+	for _, b := range c.Bands {
+		if b.Label == "" || b.To < f.x.min || b.From > f.x.max {
+			continue
+		}
+		width := textWidth(b.Label, bandSize)
+		left := max(f.area.left, min(f.px(max(b.From, f.x.min)), f.area.right-width))
+		for i := range ends {
+			if left >= ends[i] {
+				f.bands = append(f.bands, bandLabel{b.Label, left, i})
+				ends[i] = left + width + 8
+				rows = max(rows, i+1)
+				break
+			}
+		}
+	}
+	return rows
 }
 
 // fix puts the ends of a scale where the user wants them. NaN, and both 0, leave it as it is.
@@ -103,34 +125,16 @@ func fix(a *axis, lo, hi float64, loName, hiName string) error {
 }
 
 func (c Chart) draw(p *pen, f *frame, budget int) {
-	rows := [3]float64{} // how far to the right the labels of bands reach, by row
 	for _, b := range c.Bands {
-		from, to := b.From, b.To
-		if f.x.log {
-			from = max(from, f.x.min)
-		}
-		from, to = max(from, f.x.min), min(to, f.x.max)
-		if from > to || !f.x.ok(from) || !f.x.ok(to) {
+		if b.To < f.x.min || b.From > f.x.max {
 			continue
 		}
-		l, r := f.px(from), f.px(to)
+		l, r := f.px(max(b.From, f.x.min)), f.px(min(b.To, f.x.max))
 		p.fill(bandColour, rect{l, f.area.top, max(r, l+1), f.area.bottom})
 	}
 	f.grid(p)
-	for _, b := range c.Bands {
-		if b.Label == "" || b.To < f.x.min || b.From > f.x.max || f.x.log && b.To <= 0 {
-			continue
-		}
-		left := f.px(max(b.From, f.x.min)) + 4
-		width := p.width(b.Label, 11)
-		left = max(f.area.left+4, min(left, f.area.right-width-2))
-		for i := range rows {
-			if left >= rows[i] {
-				p.text(b.Label, left, f.area.top+13+float64(i)*13, atLeft, 11, bandText)
-				rows[i] = left + width + 6
-				break
-			}
-		}
+	for _, b := range f.bands {
+		p.text(b.label, b.left, f.area.top-5-float64(b.row)*bandRow, atLeft, bandSize, bandText)
 	}
 	for i, s := range c.Series {
 		limit := budget

@@ -13,6 +13,8 @@ const (
 	margin    = 14.0
 	gapBelow  = 18.0
 	barWidth  = 18.0
+	bandSize  = 11
+	bandRow   = 13.0
 )
 
 var (
@@ -46,10 +48,19 @@ type frame struct {
 	legend                []key
 	bar                   *colourBar
 	draw                  func(p *pen, f *frame, budget int)
+	place                 func(f *frame) (rows int) // of labels above the area; nil if there are none
 
 	area   rect
+	head   float64 // where the legend begins
+	bands  []bandLabel
 	xTicks []tick
 	yTicks []tick
+}
+
+type bandLabel struct {
+	label string
+	left  float64
+	row   int // from 0, upwards
 }
 
 func (f *frame) px(v float64) float64 { return f.area.left + f.x.at(v)*(f.area.right-f.area.left) }
@@ -121,11 +132,18 @@ func stack(frames []*frame) *picture {
 		if f.title != "" {
 			y += titleSize + 8
 		}
+		f.head = y
 		rows := wrap(f.legend, Width-left-right)
 		p.rows = append(p.rows, rows)
 		y += float64(len(rows)) * 19
 		y += 4
-		f.area = rect{left, y, Width - right, y + f.height}
+		f.area = rect{left: left, right: Width - right}
+		if f.place != nil {
+			if n := f.place(f); n > 0 {
+				y += 3 + float64(n)*bandRow
+			}
+		}
+		f.area.top, f.area.bottom = y, y+f.height
 		y += f.height + 8 + tickSize
 		if f.xLabel != "" {
 			y += labelSize + 7
@@ -192,7 +210,7 @@ func (p *picture) write(w io.Writer, format string) error {
 		}
 		pen.text(f.xLabel, (a.left+a.right)/2, a.bottom+8+tickSize+labelSize+6, atCentre, labelSize, ink)
 		pen.upright(f.yLabel, a.left-p.axisX-20, (a.top+a.bottom)/2, labelSize, ink)
-		y := a.top - 4 - float64(len(p.rows[i]))*19
+		y := f.head
 		pen.bold(f.title, a.left, y-8, titleSize, ink)
 		for _, row := range p.rows[i] {
 			x := a.left

@@ -62,13 +62,14 @@ func (h HeatMap) frame() (*frame, error) {
 	f.draw = func(p *pen, f *frame, _ int) {
 		cells := make([][]rect, shades+1) // the last is for gaps
 		for i, row := range h.Z {
-			bottom, top := f.py(yEdges[i]), f.py(yEdges[i+1])
+			// Edges on whole pixels: no seams between the cells.
+			bottom, top := math.Round(f.py(yEdges[i])), math.Round(f.py(yEdges[i+1]))
 			for j := 0; j < len(row); {
 				s, k := shadeOf(&scale, row[j]), j+1
 				for k < len(row) && shadeOf(&scale, row[k]) == s {
 					k++
 				}
-				cells[s] = append(cells[s], rect{f.px(xEdges[j]), top, f.px(xEdges[k]), bottom})
+				cells[s] = append(cells[s], rect{math.Round(f.px(xEdges[j])), top, math.Round(f.px(xEdges[k])), bottom})
 				j = k
 			}
 		}

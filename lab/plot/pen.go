@@ -162,8 +162,6 @@ func (p *pen) write(s string, x, y float64, a anchor, size float64, c color.NRGB
 	p.canvas.Pop()
 }
 
-func (p *pen) width(s string, size float64) float64 { return textWidth(s, size) }
-
 func (p *pen) close(w io.Writer) error {
 	if !p.svg {
 		_, err := p.canvas.WriteTo(w)
@@ -216,4 +214,7 @@ func face(size float64, bold bool) font.Face {
 	return f
 }
 
-func textWidth(s string, size float64) float64 { return float64(face(size, false).Width(printable(s))) }
+func textWidth(s string, size float64) float64 {
+	f := face(size, false)
+	return float64(f.Width(printable(s)))
+}

@@ -8,7 +8,7 @@
 // The same panels give the same bytes. Colours are those of Okabe and Ito, which colour-blind people can tell apart, and
 // cividis for heat maps; text in an SVG stays text. The drawing is done by gonum.org/v1/plot/vg, the layout here.
 //
-// What cannot be drawn (NaN, infinities, beyond ±1e300, not above 0 on a logarithmic axis) is a gap in a line and a grey
+// What cannot be drawn (NaN, infinities, beyond ±1e300; on a logarithmic axis what lies outside 1e-150 to 1e150) is a gap in a line and a grey
 // cell in a heat map. All functions may be called by any number of goroutines.
 package plot
 
