@@ -64,7 +64,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newServe(), newValidate(), newExplain(), newDemo(), newVersion())
+	root.AddCommand(newServe(), newValidate(), newExplain(), newDemo(), newModel(), newVersion())
 	return root
 }
 
