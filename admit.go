@@ -40,7 +40,7 @@ func (e *Engine) AdmitRetry(ctx context.Context, p Priority, attempt int) (permi
 	}
 	s := &e.stripes[i]
 	if !s.mu.TryLock() {
-		s.lockTaken()
+		e.lockTaken(s)
 	}
 	if attempt == 0 {
 		s.offered[prio]++
@@ -63,18 +63,29 @@ func (e *Engine) admitSlowly(ctx context.Context, now time.Duration, prio int, s
 	if attempt == 0 && ctx != nil {
 		left, _ = remaining(ctx)
 	}
-	e.mu.Lock()
-	e.advance(now)
-	e.observeDeadline(left)
-	reason, probe := e.admission(now, prio)
-	if reason != ReasonNone {
-		r := e.reject(now, reason, prio)
-		e.unlock()
-		e.refused(r)
-		return Permit{}, r
-	}
 	s := &e.stripes[stripe]
-	s.mu.Lock()
+	e.mu.Lock()
+	ticked := e.advance(now)
+	e.observeDeadline(left)
+	onCredit := false
+	if ticked { // and gave credit, perhaps: then the law would refuse nobody
+		s.mu.Lock()
+		if onCredit = s.credit > 0; !onCredit {
+			s.mu.Unlock()
+		}
+	}
+	var probe breaker.Probe
+	if !onCredit {
+		reason, p := e.admission(now, prio)
+		if reason != ReasonNone {
+			r := e.reject(now, reason, prio)
+			e.unlock()
+			e.refused(r)
+			return Permit{}, r
+		}
+		probe = p
+		s.mu.Lock()
+	}
 	s.enter(now)
 	s.credit-- // below 0 if need be: what leaves gives one back
 	owes := s.credit < 0
@@ -146,7 +157,7 @@ func (e *Engine) articleAdmission(now time.Duration, prio int) (Reason, breaker.
 	if st == breaker.Open {
 		return ReasonCircuitOpen, breaker.Probe{}
 	}
-	cps := e.cfg.Weights.cps(e.signalsAt(st))
+	cps := e.weights.cps(e.signalsAt(st))
 	if cps >= emergency && !e.closedOnly {
 		e.trip(now)
 		if !e.critical(prio) {
@@ -258,10 +269,7 @@ func (e *Engine) newGeneration(now time.Duration, st breaker.State) {
 			s.gen = e.gen
 			e.stats.Successes += s.success
 			s.success = 0
-			for b := s.lo; b <= s.hi; b++ {
-				s.latency[b] = 0
-			}
-			s.lo, s.hi = len(s.latency), -1
+			s.latencies.clear()
 		}
 		s.mu.Unlock()
 	}

@@ -154,15 +154,18 @@ func TestAttemptContextIsSafeForConcurrentUse(t *testing.T) {
 // Two processors that were handed the same stripe by chance part soon.
 func TestProcessorsThatClashGetOtherStripes(t *testing.T) {
 	before := nextStripe.Load()
-	s := newStripes()
-	st := &s[0]
+	e, err := New(Config{Stripes: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := &e.stripes[0]
 	for range clashes {
 		st.mu.Lock()
 		go func() {
 			runtime.Gosched()
 			st.mu.Unlock()
 		}()
-		st.lockTaken()
+		e.lockTaken(st)
 		st.mu.Unlock()
 	}
 	if nextStripe.Load() == before {

@@ -2,6 +2,8 @@ package cortex_test
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -90,5 +92,41 @@ func BenchmarkTick(b *testing.B) {
 		}
 		now += 400 * time.Microsecond
 		p.Record(cortex.Success)
+	}
+}
+
+// The laboratory's load: one goroutine, 417 calls a second, a dozen in flight, latencies of all kinds.
+func BenchmarkTickInFlight(b *testing.B) {
+	const every = 2400 * time.Microsecond
+	for _, stripes := range []int{1, 2, 8} {
+		b.Run(fmt.Sprintf("stripes=%d", stripes), func(b *testing.B) {
+			now := time.Duration(0)
+			e := mustNew(b, cortex.Config{Stripes: stripes, Now: func() time.Duration { return now }})
+			ctx := context.Background()
+			r := rand.New(rand.NewPCG(1, 1))
+			var next [1024]uint8 // who is answered next
+			for i := range next {
+				next[i] = uint8(r.IntN(12))
+			}
+			var flight [12]cortex.Permit
+			i := 0
+			call := func() {
+				p := &flight[next[i%len(next)]]
+				i++
+				p.Record(cortex.Success)
+				now += every
+				var err error
+				if *p, err = e.Admit(ctx, 5); err != nil {
+					b.Fatal(err)
+				}
+			}
+			for range 20_000 { // 48 s
+				call()
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				call()
+			}
+		})
 	}
 }

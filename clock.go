@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -21,21 +22,41 @@ func steady(clock func() time.Duration) func() time.Duration {
 		jitter  = time.Second    // readings of several processors may be out of order by this
 		longest = 48 * time.Hour // step forward; more is no time that passed
 	)
-	var mu sync.Mutex
-	raw := clock()
-	now := time.Duration(0)
+	// A base holds from one jump to the next. It is replaced as a whole, so that a reading never mixes two of them.
+	type base struct {
+		newest atomic.Int64  // raw reading
+		ahead  time.Duration // of the raw clock
+	}
+	var at atomic.Pointer[base]
+	var mu sync.Mutex // held while at is replaced
+	start := func(raw, now time.Duration) {
+		b := &base{ahead: now - raw}
+		b.newest.Store(int64(raw))
+		at.Store(b)
+	}
+	start(clock(), 0)
 	return func() time.Duration {
 		t := clock()
-		mu.Lock()
-		defer mu.Unlock()
-		switch d := t - raw; {
-		case d > 0:
-			now += min(d, longest)
-			raw = t
-		case d < -jitter:
-			raw = t
+		for {
+			b := at.Load()
+			newest := time.Duration(b.newest.Load())
+			switch d := t - newest; {
+			case d > 0 && d <= longest:
+				if b.newest.CompareAndSwap(int64(newest), int64(t)) {
+					return t + b.ahead
+				}
+			case d <= 0 && d >= -jitter:
+				return newest + b.ahead
+			default:
+				mu.Lock()
+				// Somebody may have seen the jump already, and the reading compared with may not be the newest any more.
+				newest = time.Duration(b.newest.Load())
+				if d := t - newest; b == at.Load() && (d < -jitter || d > longest) {
+					start(t, newest+b.ahead+min(max(d, 0), longest))
+				}
+				mu.Unlock()
+			}
 		}
-		return now
 	}
 }
 

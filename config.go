@@ -125,6 +125,10 @@ type Config struct {
 	// PermitLife bounds how long an attempt that never returns counts as in flight: between one and two PermitLife; 10 min.
 	PermitLife time.Duration
 
+	// Stripes is the number of counter stripes, a power of two up to 8; 0 = by GOMAXPROCS. Nothing that is decided depends on it.
+	// 1 where one goroutine makes all the calls, as a simulator does, or where memory matters more than contention.
+	Stripes int
+
 	// Now is the engine's clock: time since any fixed moment. It should be monotonic; time that goes back is no time that
 	// passed. nil = the process's monotonic clock.
 	Now func() time.Duration
@@ -180,6 +184,9 @@ func (c Config) normalize() (Config, error) {
 	}
 	if c.PermitLife < time.Second {
 		return c, &ConfigError{Field: "PermitLife", Value: c.PermitLife, Want: "at least 1s"}
+	}
+	if c.Stripes < 0 || c.Stripes > maxStripes || c.Stripes&(c.Stripes-1) != 0 {
+		return c, &ConfigError{Field: "Stripes", Value: c.Stripes, Want: fmt.Sprintf("a power of two up to %d, or 0 (by the number of processors)", maxStripes)}
 	}
 	if c.Classify == nil {
 		c.Classify = Classify

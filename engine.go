@@ -49,7 +49,8 @@ type Engine struct {
 	strained    atomic.Bool  // there is a queue, or attempts are being cut: what takes long may be waiting
 	gauge       gauge
 	remote      remoteView
-	closedOnly  bool // ablation: no circuit
+	closedOnly  bool  // ablation: no circuit
+	weights     scale // of cfg
 
 	mu       sync.Mutex
 	rng      rand.PCG
@@ -75,6 +76,7 @@ type Engine struct {
 	silence   silence
 	success   uint64 // of this generation, collected
 	offered   [limit.MaxLevels + 1]uint64
+	latencies latencies // of successes, on their way from the stripes to the windows
 
 	sig   signals
 	stats Stats
@@ -101,7 +103,8 @@ func New(c Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{cfg: c, processClock: processClock, clock: c.Now, stripes: newStripes(), rolling: window.New(), armed: true, log: c.Logger}
+	e := &Engine{cfg: c, processClock: processClock, clock: c.Now, stripes: newStripes(c.Stripes), rolling: window.New(), armed: true, log: c.Logger,
+		weights: c.Weights.scale()}
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
 	}
@@ -151,10 +154,10 @@ func (e *Engine) clampPriority(p Priority) int { return min(max(int(p), 0), e.cf
 func (e *Engine) critical(p int) bool { return p >= e.cfg.Levels-1 }
 
 // advance brings everything to now, if the last tick is old enough: counts of the stripes into windows, estimators, score.
-// e.mu is held.
-func (e *Engine) advance(now time.Duration) {
+// It reports whether that was a tick. e.mu is held.
+func (e *Engine) advance(now time.Duration) bool {
 	if now-e.last < tickGap {
-		return
+		return false
 	}
 	s := limit.Sample{Now: now, Gauge: e.gauge.value(), Remote: e.remote.shed(now, e.cfg.RemoteTrust)}
 	hist := now-e.lastHist >= histogramGap || e.lastHist == 0
@@ -176,18 +179,26 @@ func (e *Engine) advance(now time.Duration) {
 		e.advanceLaw(s, now)
 	}
 	e.sig.own = e.sig.q
-	e.strained.Store(e.sig.q >= strainedFrom || e.timeout.Cutting(now) || e.silence.timeouts >= strainedTimeouts)
+	if strained := e.sig.q >= strainedFrom || e.timeout.Cutting(now) || e.silence.timeouts >= strainedTimeouts; strained != e.strained.Load() {
+		e.strained.Store(strained)
+	}
 	e.sig.q = unit(max(e.sig.q, s.Gauge))
 	e.pending = window.Counts{}
 	e.errorArea = 0
-	clear(e.offered[:])
+	clear(e.offered[:e.cfg.Levels+1])
 	e.last = now
 	e.grant(now)
+	return true
 }
 
+// refreshTimeout writes only what has changed: every call reads it, and a write takes it from the other processors' caches.
 func (e *Engine) refreshTimeout(now time.Duration) {
-	e.timeoutNow.Store(int64(e.timeout.Refresh(now)))
-	e.extended.Store(int64(e.timeout.Extended()))
+	if t := int64(e.timeout.Refresh(now)); t != e.timeoutNow.Load() {
+		e.timeoutNow.Store(t)
+	}
+	if x := int64(e.timeout.Extended()); x != e.extended.Load() {
+		e.extended.Store(x)
+	}
 }
 
 // advanceLaw feeds the adaptive law.
@@ -213,8 +224,10 @@ func (e *Engine) advanceLaw(s limit.Sample, now time.Duration) {
 	st := e.circuit(now)
 	e.sig.b = e.bucket.BurnNow()
 	sig := e.signalsAt(st)
-	s.Calm = st == breaker.Closed && e.cfg.Weights.cps(sig) < 3_000
-	s.Evidence = e.cfg.Weights.Evidence(sig)
+	s.Calm = st == breaker.Closed && e.weights.cps(sig) < 3_000
+	if e.cfg.ShedSignal == ShedByPressure {
+		s.Evidence = float64(e.weights.evidence(sig)) / one
+	}
 	e.limiter.Advance(s)
 	e.bucket.SetCapacity(e.limiter.Capacity())
 	e.sig.q = e.limiter.Q(e.inFlight)
@@ -224,9 +237,9 @@ func (e *Engine) advanceLaw(s limit.Sample, now time.Duration) {
 // the attempts in flight.
 func (e *Engine) collect(now time.Duration, hist bool) (starts time.Duration) {
 	epoch := uint32(now / e.cfg.PermitLife)
-	e.gatherSuccesses(hist)
-	var done, in time.Duration
+	var done, in, newest time.Duration
 	var n int64
+	success := uint64(0)
 	for i := range e.stripes {
 		s := &e.stripes[i]
 		s.mu.Lock()
@@ -238,67 +251,74 @@ func (e *Engine) collect(now time.Duration, hist bool) (starts time.Duration) {
 		e.stats.Stale += s.stale
 		s.attempts, s.stale, s.clashes = 0, 0, 0
 		for p := range s.offered[:e.cfg.Levels+1] {
-			e.offered[p] += s.offered[p]
-			s.offered[p] = 0
-			if s.refused[p].Load() > 0 {
-				r := uint64(s.refused[p].Swap(0))
-				e.offered[p] += r
-				e.refusedBy[ReasonCircuitOpen].Add(r)
+			if k := s.offered[p]; k > 0 {
+				e.offered[p] += k
+				e.stats.Calls += k
+				s.offered[p] = 0
 			}
+			if s.refused[p].Load() > 0 {
+				k := uint64(s.refused[p].Swap(0))
+				e.offered[p] += k
+				e.stats.Calls += k
+				e.refusedBy[ReasonCircuitOpen].Add(k)
+			}
+		}
+		success += s.success
+		newest = max(newest, s.last)
+		s.success = 0
+		if hist {
+			s.latencies.moveTo(&e.latencies)
 		}
 		n += s.inFlight
 		in += s.starts
 		done += s.done
 		s.mu.Unlock()
 	}
-	for p := range e.offered[:e.cfg.Levels+1] {
-		e.stats.Calls += e.offered[p]
+	if hist {
+		e.bookLatencies(newest)
 	}
+	e.bookSuccesses(success, newest)
 	total := done + time.Duration(n)*now - in
 	e.area, e.residence = total-e.residence, total
 	e.inFlight = n
 	return in
 }
 
-// gatherSuccesses takes the successes of the stripes, and their latencies if hist. They are dated when the newest of them
-// happened: by now they may be old.
-func (e *Engine) gatherSuccesses(hist bool) {
-	newest := time.Duration(0)
-	for i := range e.stripes {
-		s := &e.stripes[i]
-		s.mu.Lock()
-		newest = max(newest, s.last)
-		s.mu.Unlock()
-	}
+// gatherSuccesses takes the successes of the stripes before a tick is due: a failure is weighed against all of them.
+func (e *Engine) gatherSuccesses() {
+	var newest time.Duration
 	n := uint64(0)
 	for i := range e.stripes {
 		s := &e.stripes[i]
 		s.mu.Lock()
 		n += s.success
+		newest = max(newest, s.last)
 		s.success = 0
-		if hist && s.lo <= s.hi {
-			e.collectLatencies(s, newest)
-		}
 		s.mu.Unlock()
 	}
-	if n > 0 {
-		e.pending.Success += n
-		e.success += n
-		e.stats.Successes += n
-		e.rolling.Add(newest, window.Counts{Success: n})
-		e.silence = silence{since: newest}
-	}
+	e.bookSuccesses(n, newest)
 }
 
-func (e *Engine) collectLatencies(s *stripe, at time.Duration) {
-	for b := s.lo; b <= s.hi; b++ {
-		if k := uint64(s.latency[b]); k > 0 {
-			e.rolling.AddLatency(at, b, k)
-			e.learnTimeout(at, b, k)
-			s.latency[b] = 0
-		}
+// bookSuccesses counts successes, dated when the newest of them happened: by now they may be old.
+func (e *Engine) bookSuccesses(n uint64, newest time.Duration) {
+	if n == 0 {
+		return
 	}
-	s.lo, s.hi = window.Buckets, -1
+	e.pending.Success += n
+	e.success += n
+	e.stats.Successes += n
+	e.rolling.Add(newest, window.Counts{Success: n})
+	e.silence = silence{since: newest}
+}
+
+// bookLatencies gives the latencies of successes to the windows and the timeout, all stripes' together and in order: what comes
+// out, to the last bit, is not to depend on the number of stripes.
+func (e *Engine) bookLatencies(newest time.Duration) {
+	for b, n := range e.latencies.all {
+		e.rolling.AddLatency(newest, b, uint64(n))
+		e.learnTimeout(newest, b, uint64(n))
+	}
+	e.latencies.clear()
 }
 
 // learnTimeout gives the latencies of successes to the adaptive timeout, but not those of an incident, nor those with a queue in
@@ -336,7 +356,8 @@ func (e *Engine) grant(now time.Duration) {
 
 func (e *Engine) room() int64 {
 	if e.cfg.Profile == Article { // floor 0 sheds nobody
-		if floorOf(e.cfg.Weights.cps(e.signalsAt(breaker.Closed)), e.cfg.Levels) > 0 {
+		cps := e.weights.cps(e.signalsAt(breaker.Closed))
+		if floorOf(cps, e.cfg.Levels) > 0 || cps >= emergency { // with a single level the first does not follow from the second
 			return 0
 		}
 		return 1 << 30
@@ -412,7 +433,7 @@ func (e *Engine) signalsAt(st breaker.State) Signals {
 
 // evidenceTrips arms and evaluates the evidence trip of the adaptive profile.
 func (e *Engine) evidenceTrips() bool {
-	ev := e.cfg.Weights.evidence(e.signalsAt(breaker.Closed))
+	ev := e.weights.evidence(e.signalsAt(breaker.Closed))
 	if ev < rearmBelow {
 		e.armed = true
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/seed-a29ca62a/cortex/limit"
 	"github.com/seed-a29ca62a/cortex/timeout"
-	"github.com/seed-a29ca62a/cortex/window"
 )
 
 var bg = context.Background()
@@ -19,15 +18,11 @@ func engineWith(t *testing.T, stripes int, c Config, now *time.Duration) *Engine
 	t.Helper()
 	c.Now = func() time.Duration { return *now }
 	c.Rand = rand.NewPCG(1, 2)
+	c.Stripes = stripes
 	e, err := New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.stripes = make([]stripe, stripes)
-	for i := range e.stripes {
-		e.stripes[i].lo, e.stripes[i].hi = window.Buckets, -1
-	}
-	e.stripeMask = uint8(stripes - 1)
 	return e
 }
 

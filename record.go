@@ -83,7 +83,7 @@ func (e *Engine) count(o Outcome, p *Permit, now time.Duration) {
 	if o == Success || e.circuit(now) != breaker.Closed || e.closedOnly {
 		return
 	}
-	e.gatherSuccesses(false)
+	e.gatherSuccesses()
 	c := e.rolling.Counts(spanAll)
 	if article {
 		if e.breaker.MeanTrips(c.Failures(), c.Success) {

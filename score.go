@@ -81,35 +81,53 @@ func (w Weights) CPS(s Signals) float64 { return float64(w.cps(s)) / one }
 // circuit itself does; fed back it would hold the circuit open).
 func (w Weights) Evidence(s Signals) float64 { return float64(w.evidence(s)) / one }
 
-func (w Weights) sum(s Signals) int64 { // without C, in weight × signal units (1e-10)
-	return basisPoints(w.F)*micro(s.F) + basisPoints(w.L)*micro(s.L) + basisPoints(w.Q)*micro(s.Q) + basisPoints(w.B)*micro(s.B)
+// A scale is a set of weights in basis points, as an engine keeps them.
+type scale struct{ f, l, q, b, c int64 }
+
+func (w Weights) scale() scale {
+	return scale{basisPoints(w.F), basisPoints(w.L), basisPoints(w.Q), basisPoints(w.B), basisPoints(w.C)}
 }
 
-func (w Weights) cps(s Signals) int64 {
-	return (w.sum(s) + basisPoints(w.C)*micro(s.C) + microOne/2) / microOne
+func (w scale) sum(s *Signals) int64 { // without C, in weight × signal units (1e-10)
+	return w.f*micro(s.F) + w.l*micro(s.L) + w.q*micro(s.Q) + w.b*micro(s.B)
 }
 
-func (w Weights) evidence(s Signals) int64 {
-	rest := one - basisPoints(w.C)
+func (w scale) cps(s Signals) int64 { return (w.sum(&s) + w.c*micro(s.C) + microOne/2) / microOne }
+
+func (w scale) evidence(s Signals) int64 {
+	rest := one - w.c
 	if rest <= 0 {
 		return 0 // the circuit's own state is no evidence
 	}
-	return (w.sum(s)*one + rest*microOne/2) / (rest * microOne)
+	return (w.sum(&s)*one + rest*microOne/2) / (rest * microOne)
 }
 
-func basisPoints(v float64) int64 { return int64(math.Round(unit(v) * one)) }
+func (w Weights) cps(s Signals) int64 { return w.scale().cps(s) }
 
-func micro(v float64) int64 { return int64(math.Round(unit(v) * microOne)) }
+func (w Weights) evidence(s Signals) int64 { return w.scale().evidence(s) }
+
+func basisPoints(v float64) int64 { return round(unit(v) * one) }
+
+func micro(v float64) int64 { return round(unit(v) * microOne) }
+
+// round is math.Round for v in [0, 2⁵³], where the rest of a truncation is exact.
+func round(v float64) int64 {
+	n := int64(v)
+	if v-float64(n) >= 0.5 {
+		n++
+	}
+	return n
+}
 
 // unit clamps v to [0,1]; NaN and infinities, which say nothing, count as 0.
 func unit(v float64) float64 {
 	switch {
-	case math.IsNaN(v) || math.IsInf(v, 0) || v < 0:
-		return 0
-	case v > 1:
+	case v >= 0 && v <= 1:
+		return v
+	case v > 1 && v <= math.MaxFloat64:
 		return 1
 	}
-	return v
+	return 0
 }
 
 // floorOf is ⌊CPS × levels⌋: calls of a priority below it are shed (DESIGN 3.2, check 4).

@@ -1,6 +1,7 @@
 package cortex
 
 import (
+	"math/bits"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -38,9 +39,46 @@ type stripe struct {
 	success  uint64
 	last     time.Duration // of the newest success
 	offered  [limit.MaxLevels + 1]uint64
-	lo, hi   int // non-zero range of latencies; lo > hi: none
-	latency  [window.Buckets]uint32
-	_        [64]byte // the next stripe's first words are another processor's
+	latencies
+	_ [64]byte // the next stripe's first words are another processor's
+}
+
+// latencies are numbers of successes by latency bucket. Most buckets are empty most of the time, so a set of those that are not
+// goes with them.
+type latencies struct {
+	used  [(window.Buckets + 63) / 64]uint64
+	count [window.Buckets]uint32
+}
+
+func (l *latencies) add(bucket int, n uint32) {
+	l.used[bucket/64] |= 1 << (bucket % 64)
+	l.count[bucket] += n
+}
+
+// all yields the buckets that are not empty, in order.
+func (l *latencies) all(yield func(bucket int, n uint32) bool) {
+	for i, set := range l.used {
+		for ; set != 0; set &= set - 1 {
+			if b := i*64 + bits.TrailingZeros64(set); !yield(b, l.count[b]) {
+				return
+			}
+		}
+	}
+}
+
+func (l *latencies) clear() {
+	for b := range l.all {
+		l.count[b] = 0
+	}
+	l.used = [len(l.used)]uint64{}
+}
+
+func (l *latencies) moveTo(to *latencies) {
+	for b, n := range l.all {
+		to.add(b, n)
+		l.count[b] = 0
+	}
+	l.used = [len(l.used)]uint64{}
 }
 
 const maxStripes = 8 // bounds the memory of an engine; beyond it processors share stripes
@@ -71,8 +109,11 @@ const clashes = 8 // within a tick
 
 // lockTaken locks a stripe that was found taken. Finding it so again and again means that two processors have the same one, by
 // the chance of how numbers were handed out: this one then gets another, for good. Now and then the collection is what holds it.
-func (s *stripe) lockTaken() {
+func (e *Engine) lockTaken(s *stripe) {
 	s.mu.Lock()
+	if e.stripeMask == 0 {
+		return // there is no other
+	}
 	if s.clashes++; s.clashes < clashes {
 		return
 	}
@@ -82,13 +123,12 @@ func (s *stripe) lockTaken() {
 	affinity.Put(n)
 }
 
-func newStripes() []stripe {
-	s := make([]stripe, stripesFor(runtime.GOMAXPROCS(0)))
-	for i := range s {
-		s[i].lo = window.Buckets
-		s[i].hi = -1
+// newStripes makes n of them, as many as processors can use for 0.
+func newStripes(n int) []stripe {
+	if n == 0 {
+		n = stripesFor(runtime.GOMAXPROCS(0))
 	}
-	return s
+	return make([]stripe, n)
 }
 
 // enter counts an attempt that starts now.
@@ -141,12 +181,5 @@ func (s *stripe) turn(epoch uint32, now time.Duration) (lost int64) {
 func (s *stripe) observe(now, latency time.Duration) {
 	s.success++
 	s.last = now
-	b := window.Bucket(latency)
-	s.latency[b]++
-	if b < s.lo {
-		s.lo = b
-	}
-	if b > s.hi {
-		s.hi = b
-	}
+	s.add(window.Bucket(latency), 1)
 }

@@ -189,7 +189,7 @@ func (l *Limiter) Advance(s Sample) {
 	l.evidence, l.remote = s.Evidence, s.Remote
 	l.sojournTarget(te)
 
-	a := math.Exp(-dt / l.tauX)
+	a := decay(dt / l.tauX)
 	in := (1 - a) / dt
 	l.x = l.x*a + float64(s.Success)*in
 	l.nbar = l.nbar*a + s.Area*in
@@ -208,7 +208,9 @@ func (l *Limiter) Advance(s Sample) {
 		l.warmUp(s, te)
 	}
 	l.sojournTarget(te)
-	l.kappa += (1 - l.kappa) * (1 - math.Exp(-dt/kappaBack))
+	if l.kappa < 1 {
+		l.kappa += (1 - l.kappa) * (1 - decay(dt/kappaBack))
+	}
 	l.setLimit(te)
 	l.ramp(s.Success, s.TimedOut)
 	l.integrate(s, dt, now, arrived > 0)
@@ -217,10 +219,13 @@ func (l *Limiter) Advance(s Sample) {
 // sanitize makes what is not a number say nothing: one NaN in an average would stay for ever.
 func (s *Sample) sanitize() {
 	known := func(v *float64, most float64) {
-		if !(*v >= 0) || math.IsInf(*v, 0) {
+		switch {
+		case *v >= 0 && *v <= most:
+		case *v > most && !math.IsInf(*v, 1):
+			*v = most
+		default:
 			*v = 0
 		}
-		*v = math.Min(*v, most)
 	}
 	s.InFlight = max(0, s.InFlight)
 	known(&s.Area, math.MaxInt64)
@@ -230,6 +235,17 @@ func (s *Sample) sanitize() {
 	if !(s.Gauge >= 0 && s.Gauge <= 1) {
 		s.Gauge = -1
 	}
+}
+
+// decay is exp(−x), what x time constants leave of an average. Ticks are short and time constants long: below 1/32, eight terms of
+// the series are as exact as a float64 (the next is x⁸/8! < 2⁻⁵⁵, and only the last subtraction rounds) and cost less than
+// [math.Exp].
+func decay(x float64) float64 {
+	if x >= 0 && x < 1.0/32 {
+		xx := x * x
+		return 1 - (x - xx*((1.0/2-x*(1.0/6))+xx*((1.0/24-x*(1.0/120))+xx*(1.0/720-x*(1.0/5040)))))
+	}
+	return math.Exp(-x)
 }
 
 func effectiveTimeout(timeout, deadline time.Duration) float64 {
@@ -247,14 +263,18 @@ func (l *Limiter) offered(by *[MaxLevels + 1]uint64, dt float64) (n uint64) {
 	if by == nil {
 		return 0
 	}
-	decay := math.Exp(-dt / 20)
+	fade := decay(dt / 20)
 	l.pdSum = 0
 	for p := range l.pd[:l.cfg.Levels+1] {
-		n += by[p]
-		l.pd[p] = l.pd[p]*decay + float64(by[p])
-		l.pdSum += l.pd[p]
+		v := l.pd[p] * fade
+		if k := by[p]; k > 0 {
+			n += k
+			v += float64(k)
+		}
+		l.pd[p] = v
+		l.pdSum += v
 	}
-	a := math.Exp(-dt / 5)
+	a := decay(dt / 5)
 	l.lambda = l.lambda*a + float64(n)/dt*(1-a)
 	l.lambdaW = l.lambdaW*a + 1 - a
 	return n
@@ -263,13 +283,13 @@ func (l *Limiter) offered(by *[MaxLevels + 1]uint64, dt float64) (n uint64) {
 // sojournTarget sets τ* and τx.
 func (l *Limiter) sojournTarget(te float64) {
 	if l.w0 > 0 {
-		l.tau = math.Max(1.5*l.w0, l.w0+alpha*math.Max(0, te-l.b99))
+		l.tau = max(1.5*l.w0, l.w0+alpha*max(0, te-l.b99))
 	} else {
 		l.tau = 0.3 * te
 	}
 	l.tauX = 10.0
 	if l.mu > 0 { // the remembered capacity: a stall does not lengthen its own window
-		l.tauX = math.Min(10, math.Max(0.2, math.Max(30/l.mu, 2*l.tau)))
+		l.tauX = min(10, max(0.2, max(30/l.mu, 2*l.tau)))
 	}
 }
 
@@ -278,7 +298,7 @@ func (l *Limiter) queueing() float64 {
 	if !l.on(ErrorOccupancy) {
 		return l.nbar
 	}
-	return math.Max(0, l.nbar-l.errOcc)
+	return max(0, l.nbar-l.errOcc)
 }
 
 func (l *Limiter) busy() bool {
@@ -295,7 +315,7 @@ func (l *Limiter) capacity(busy bool, a, dt float64) {
 		l.mu += (rate - l.mu) * (1 - a)
 		return
 	}
-	l.mu *= math.Exp(-dt / leak)
+	l.mu *= decay(dt / leak)
 	if rate > l.mu && l.x*l.tauX >= 3 && l.w > 0.3 {
 		l.mu += (rate - l.mu) * (1 - a)
 	}
@@ -309,20 +329,20 @@ func (l *Limiter) warmUp(s Sample, te float64) {
 	l.errArea += s.ErrorArea
 	elapsed := (s.Now - l.first).Seconds()
 	if l.successes > 0 {
-		l.w0 = math.Min(math.Max(0, l.area-l.errArea)/float64(l.successes), 0.3*te)
+		l.w0 = min(max(0, l.area-l.errArea)/float64(l.successes), 0.3*te)
 	}
 	if elapsed > 0 {
 		l.n0 = l.w0 * float64(l.successes) / elapsed
 		rate := float64(l.arrivals) / elapsed
 		if l.w > 0 {
-			rate = math.Max(rate, l.x/l.w)
+			rate = max(rate, l.x/l.w)
 		}
 		l.mu = rate
 	}
 	if s.P99 > 0 {
 		l.b99 = s.P99.Seconds()
 	}
-	if l.successes >= warmCount && elapsed >= math.Max(1, 10*l.w0) {
+	if l.successes >= warmCount && elapsed >= max(1, 10*l.w0) {
 		l.warm = true
 		l.block(s.Now.Seconds())
 	}
@@ -340,7 +360,7 @@ func (l *Limiter) baseline(s Sample, now, dt float64, busy bool) {
 		return
 	}
 	l.muCalm = l.mu
-	l.n0 += (l.queueing()/math.Max(l.w, 1e-9) - l.n0) * (1 - math.Exp(-dt/n0Tau)) * l.w
+	l.n0 += (l.queueing()/max(l.w, 1e-9) - l.n0) * (1 - decay(dt/n0Tau)) * l.w
 	l.blockArea += s.Area
 	l.blockErr += s.ErrorArea
 	l.blockOK += s.Success
@@ -360,9 +380,9 @@ func (l *Limiter) baseline(s Sample, now, dt float64, busy bool) {
 		if to < v {
 			tau = 5
 		}
-		return v + (to-v)*(1-math.Exp(-length/tau))
+		return v + (to-v)*(1-decay(length/tau))
 	}
-	l.w0 = toward(l.w0, math.Max(0, l.blockArea-l.blockErr)/float64(l.blockOK))
+	l.w0 = toward(l.w0, max(0, l.blockArea-l.blockErr)/float64(l.blockOK))
 	if s.P99 > 0 {
 		l.b99 = toward(l.b99, s.P99.Seconds())
 	}
@@ -377,18 +397,18 @@ func (l *Limiter) setLimit(te float64) {
 			k = 1
 		}
 		// 3√N0 + 5 is Poisson slack: no false refusals at low traffic.
-		limit = math.Max(limit, k*(2*l.n0+3*math.Sqrt(l.n0)+5))
+		limit = max(limit, k*(2*l.n0+3*math.Sqrt(l.n0)+5))
 	}
 	if !l.warm {
 		least := float64(coldLimit)
 		if l.last-l.first < time.Second {
 			least = burstLimit
 		}
-		limit = math.Max(math.Max(least, limit), l.mu*math.Max(l.tau, 0.3*te)/setPoint)
+		limit = max(max(least, limit), l.mu*max(l.tau, 0.3*te)/setPoint)
 	}
-	limit = math.Max(limit, float64(l.cfg.Min))
+	limit = max(limit, float64(l.cfg.Min))
 	if l.cfg.Max > 0 {
-		limit = math.Min(limit, float64(l.cfg.Max))
+		limit = min(limit, float64(l.cfg.Max))
 	}
 	l.limit = limit
 }
@@ -399,7 +419,7 @@ func (l *Limiter) ramp(success, timeouts uint64) {
 	if math.IsInf(l.cwnd, 1) {
 		return
 	}
-	l.cwnd = math.Max(l.cwnd0, l.cwnd+float64(success)-0.5*float64(timeouts))
+	l.cwnd = max(l.cwnd0, l.cwnd+float64(success)-0.5*float64(timeouts))
 	if l.cwnd >= l.limit {
 		l.cwnd = math.Inf(1)
 	}
@@ -409,7 +429,7 @@ func (l *Limiter) ramp(success, timeouts uint64) {
 // and is halved.
 func (l *Limiter) Tripped(slow bool) {
 	if slow {
-		l.kappa = math.Max(kappaMin, l.kappa/2)
+		l.kappa = max(kappaMin, l.kappa/2)
 	}
 }
 
@@ -417,9 +437,9 @@ func (l *Limiter) Tripped(slow bool) {
 func (l *Limiter) Restart() {
 	l.x, l.nbar, l.w, l.errOcc, l.thr, l.out = 0, 0, 0, 0, 0, 0
 	l.phi = 0
-	l.mu = math.Max(l.mu, l.muCalm) // that nothing came out of a dead target says nothing of what a living one can do
+	l.mu = max(l.mu, l.muCalm) // that nothing came out of a dead target says nothing of what a living one can do
 	if l.on(SlowStart) {
-		l.cwnd0 = math.Max(2, l.n0/4)
+		l.cwnd0 = max(2, l.n0/4)
 		l.cwnd = l.cwnd0
 	}
 	l.block(l.last.Seconds())
@@ -430,7 +450,7 @@ func (l *Limiter) Restart() {
 func (l *Limiter) Frozen() bool { return l.frozen }
 
 // Limit is the number of attempts in flight at which Q is 1.
-func (l *Limiter) Limit() float64 { return math.Min(l.limit, l.cwnd) }
+func (l *Limiter) Limit() float64 { return min(l.limit, l.cwnd) }
 
 // Capacity is the estimated capacity in successes a second.
 func (l *Limiter) Capacity() float64 { return l.mu }

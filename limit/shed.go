@@ -25,15 +25,19 @@ func (l *Limiter) integrate(s Sample, dt, now float64, arrived bool) {
 		l.phi = 0
 		return
 	}
-	ki := math.Min(kiMax, math.Max(kiMin, kiTau/l.tau))
-	e := math.Max(-1, math.Min(1, l.errorAt(l.Q(s.InFlight))))
+	q := l.Q(s.InFlight)
+	e := max(-1, min(1, l.errorAt(q)))
+	if l.phi == 0 && e <= 0 {
+		return // as most of the time
+	}
+	ki := min(kiMax, max(kiMin, kiTau/l.tau))
 	most := phiMax
-	if l.Q(s.InFlight) < setPoint+criticalSlack {
+	if q < setPoint+criticalSlack {
 		// Winding up beyond the share of those who are not critical would only make the moment of overshoot longer for those
 		// who are: the queue falls already. It takes a queue that overflows with nobody else in it.
-		most = math.Min(phiMax, math.Max(l.phi, 1-l.criticalShare()))
+		most = min(phiMax, max(l.phi, 1-l.criticalShare()))
 	}
-	l.phi = math.Max(0, math.Min(most, l.phi+math.Min(dt, 0.1)*ki*e))
+	l.phi = max(0, min(most, l.phi+min(dt, 0.1)*ki*e))
 }
 
 // criticalShare is the share of critical calls among those offered.
@@ -54,7 +58,7 @@ func (l *Limiter) errorAt(q float64) float64 {
 		// The evidence gated by Q: 0.1875 is the weight of Q in E, so that the loop gain is the same.
 		e = (l.evidence - 0.40) / 0.1875
 		if q < 0.3 {
-			e = math.Min(e, q-0.3)
+			e = min(e, q-0.3)
 		}
 	}
 	if l.hasE && l.e > e {
@@ -70,9 +74,9 @@ func (l *Limiter) Q(n int64) float64 {
 	}
 	free := float64(max(0, n))
 	if l.w > 0 && l.on(ErrorOccupancy) {
-		free = math.Max(0, free-l.errOcc/l.w)
+		free = max(0, free-l.errOcc/l.w)
 	}
-	return free / math.Min(l.limit, l.cwnd)
+	return free / min(l.limit, l.cwnd)
 }
 
 // ShedFraction is the share of the offered calls to shed at queue pressure q, lowest priority first, for a call that is
@@ -90,9 +94,9 @@ func (l *Limiter) ShedFraction(q float64, critical bool) float64 {
 		s = kp * l.e
 	}
 	if l.byPressure {
-		s = math.Max(s, (q-0.75)/0.5)
+		s = max(s, (q-0.75)/0.5)
 	}
-	return math.Max(0, math.Min(1, math.Max(s, l.remote)))
+	return max(0, min(1, max(s, l.remote)))
 }
 
 // RefuseProbability maps a shed fraction through the observed distribution of priorities: 1 for those wholly inside the
@@ -150,11 +154,11 @@ func (l *Limiter) Headroom(inFlight int64) int64 {
 	if !l.warm {
 		edge = 1
 	}
-	room := edge*math.Min(l.limit, l.cwnd) - float64(inFlight) - 1
+	room := edge*min(l.limit, l.cwnd) - float64(inFlight) - 1
 	if room <= 0 {
 		return 0
 	}
-	return int64(math.Min(room, math.MaxInt32))
+	return int64(min(room, math.MaxInt32))
 }
 
 // Price of a retry in tokens: 0.02 when failures do not depend on load, up to 1 when anything looks like load. l is the
@@ -172,7 +176,7 @@ func Price(latency, q, slow, phi float64) float64 {
 	g := 0.0
 	for _, v := range [...]float64{(latency - 0.2) / 0.3, (q - 0.25) / 0.25, slow} {
 		if v > g { // false for NaN
-			g = math.Min(1, v)
+			g = min(1, v)
 		}
 	}
 	if phi > 0.02 {
@@ -186,5 +190,5 @@ func Shed(q float64) float64 {
 	if !(q > setPoint) {
 		return 0
 	}
-	return math.Min(1, kp*(q-setPoint))
+	return min(1, kp*(q-setPoint))
 }

@@ -144,6 +144,9 @@ func (t *Timeout) Extended() time.Duration {
 // Cutting reports whether so many attempts were cut within the last second or so that it is no accident.
 func (t *Timeout) Cutting(now time.Duration) bool {
 	t.advance(now)
+	if t.burst < burstTimeouts {
+		return false // it only fades
+	}
 	t.fadeBurst()
 	return t.burst >= max(burstTimeouts, burstShare*(t.burst+t.burstOK))
 }
