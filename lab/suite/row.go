@@ -2,7 +2,6 @@
 package suite
 
 import (
-	"context"
 	"time"
 
 	"github.com/seed-a29ca62a/cortex/lab/scenario"
@@ -54,13 +53,6 @@ type Options struct {
 	Progress  func(done, total int)
 }
 
-// Policies are the names of the policies, in the order of tables.
-func Policies() []string { return nil }
-
-// Run runs everything. Rows come by scenario, then policy; they are the same whatever Parallel is. When ctx ends it returns what is
-// done, with as many seeds as there are, and the context's error. Other errors are of the options.
-func Run(ctx context.Context, o Options) ([]Row, error) { return nil, nil }
-
 // A Timeline is one run over time, for plots: at most a few hundred samples whatever its length.
 type Timeline struct {
 	Scenario, Policy string
@@ -79,6 +71,3 @@ type TimeSample struct {
 	Shed, Limit, Flight float64
 	Circuit             string // state of the first guard's circuit: CLOSED, OPEN, HALF_OPEN; "" = has none
 }
-
-// Watch makes one run of its own for a plot.
-func Watch(s *scenario.Scenario, policy string, o Options) (*Timeline, error) { return nil, nil }
