@@ -51,6 +51,7 @@ type Env struct {
 	Tier      int       // 0 is the callers'
 	Instance  int
 	Instances int
+	Truth     func() Truth // of the target: for yardsticks only, a client cannot know
 }
 
 // Maker makes a guard.

@@ -103,7 +103,7 @@ func New(o Options) (*World, error) {
 
 func (w *World) env(tier, instance int) Env {
 	return Env{Scenario: w.scenario, Now: w.Now, Seed: [2]uint64{w.opt.Seed, streamGuards + uint64(tier)<<32 + uint64(instance)}, Tier: tier,
-		Instance: instance, Instances: w.opt.Instances}
+		Instance: instance, Instances: w.opt.Instances, Truth: w.truth}
 }
 
 // schedule puts what is known from the start into the queue.
