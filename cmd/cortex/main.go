@@ -19,6 +19,8 @@ const (
 	exitDone  = 0 // done
 	exitNotSo = 1 // the thing asked about is not so, or it failed while running
 	exitUsage = 2 // wrong usage or configuration
+
+	exitInterrupted = 130 // a signal ended it before it was done
 )
 
 func main() {
@@ -46,6 +48,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitNotSo
 	}
 	fmt.Fprintln(stderr, err)
+	if cut := new(stopped); errors.As(err, &cut) {
+		return exitInterrupted
+	}
 	return exitUsage
 }
 
@@ -64,7 +69,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newServe(), newValidate(), newExplain(), newDemo(), newModel(), newVersion())
+	root.AddCommand(newServe(), newValidate(), newExplain(), newDemo(), newSim(), newModel(), newVersion())
 	return root
 }
 

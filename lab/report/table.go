@@ -18,6 +18,12 @@ type grid struct {
 	lines [][]string
 }
 
+const legend = `goodput: calls answered within their deadline, of those offered, ± its standard deviation over the seeds; by priority.
+effic.: goodput ÷ the oracle's. ampl.: attempts that reached the downstream ÷ calls offered; in fault: the same within it.
+TTR: from the fault's end until 95 % succeed again. false %: calls refused though the downstream was healthy.
+trans/min: changes of the circuit's state a minute.
+`
+
 func writeBlocks(w io.Writer, rows []suite.Row, titles map[string]string, render func(*grid, *strings.Builder)) error {
 	var b strings.Builder
 	never := false
@@ -34,6 +40,9 @@ func writeBlocks(w io.Writer, rows []suite.Row, titles map[string]string, render
 			never = never || r.NeverRecovered > 0
 		}
 		rows = rows[n:]
+	}
+	if b.Len() > 0 {
+		b.WriteString("\n" + legend)
 	}
 	if never {
 		b.WriteString("\n† never recovered in at least one seed\n")
@@ -94,8 +103,7 @@ func newGrid(rows []suite.Row, title string) *grid {
 			g.head = append(g.head, "prio "+l)
 		}
 	}
-	// Attempts are counted for each call that was offered.
-	g.head = append(g.head, "efficiency", "attempts", "in fault", "TTR", "false rej.", "circuit/min")
+	g.head = append(g.head, "effic.", "ampl.", "in fault", "TTR", "false %", "trans/min")
 	width := len(g.head)
 
 	line := func(policy, seeds, goodput, sd string, by map[string]float64, rest ...string) {
@@ -146,7 +154,7 @@ func newGrid(rows []suite.Row, title string) *grid {
 		}
 		line(r.Policy, strconv.Itoa(r.Seeds), percent(r.Goodput)+mark(r.NeverRecovered > 0), sd, r.GoodputByPriority,
 			decimals(r.Efficiency, 3), decimals(r.Amplification, 2), decimals(r.AmplificationInFault, 3), ttr,
-			decimals(100*r.FalseRejections, 2)+" %", decimals(r.TransitionsPerMinute, 1))
+			decimals(100*r.FalseRejections, 2), decimals(r.TransitionsPerMinute, 1))
 	}
 	return g
 }
