@@ -174,8 +174,11 @@ func (b *Breaker) NextProbe(now time.Duration) time.Duration {
 // From the first the successes between failures are reconstructed, so that a success costs nothing here. A counter that
 // falls by more than 64 is taken for a new one, and the evidence starts anew.
 //
-// The rule: with f failures and s successes among the last 64 outcomes that are not older than 60 s, open if
-// P(θ > θ* | Beta(1+f, 1+s)) ≥ Confidence, where θ* is ThetaSlow if at least half of the failures timed out, else ThetaFast.
+// The rule: with f failures and s successes among the last 64 outcomes that are not older than 60 s, or since the last success, open
+// if P(θ > θ* | Beta(1+f, 1+s)) ≥ Confidence, where θ* is ThetaSlow if at least half of the failures timed out, else ThetaFast. But a
+// target that has answered some of its calls all the while fails as often in a row now and then by chance: where most of
+// the outcomes before the failures in a row were failures too, there must be as many in a row as that share of successes makes
+// with a probability of 1 in 10,000, though never more than 2.5 times as many as open a circuit by themselves.
 //
 // It returns false for the article's law (see MeanTrips) and while the circuit is not closed.
 func (b *Breaker) Failure(now time.Duration, timedOut bool, cumSuccess, success60 uint64) (trip bool) {
@@ -193,7 +196,11 @@ func (b *Breaker) Failure(now time.Duration, timedOut bool, cumSuccess, success6
 	if mostlyTimeouts(f, timeouts) {
 		least = &b.timeout
 	}
-	return f >= int(least[f+s])
+	run := e.straight(t)
+	if f < int(least[f+s]) && run < int(least[run]) {
+		return false
+	}
+	return !e.ordinary(least.fewest() * 5 / 2)
 }
 
 // MeanTrips is the article's rule: the mean of the Beta(1,1) posterior, (f+1)/(f+s+2), exceeds Threshold. Taken literally it

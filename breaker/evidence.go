@@ -1,6 +1,7 @@
 package breaker
 
 import (
+	"math"
 	"math/bits"
 	"time"
 )
@@ -18,6 +19,8 @@ type evidence struct {
 	cum      uint64 // successes at the newest failure
 	head     uint8  // index of the newest in ring
 	n        uint8  // failures in ring
+	run      uint32 // failures since the last success
+	share    uint8  // successes among the outcomes before the run, in 255ths; 255 where most of them were successes
 }
 
 // failure is one failed attempt. Both fields never fall from one to the next.
@@ -26,7 +29,7 @@ type failure struct {
 	cum uint64
 }
 
-func (e *evidence) clear() { e.timeouts, e.cum, e.n = 0, 0, 0 }
+func (e *evidence) clear() { e.timeouts, e.cum, e.n, e.run = 0, 0, 0, 0 }
 
 func (e *evidence) add(at time.Duration, timedOut bool, cum uint64) {
 	if cum < e.cum {
@@ -38,6 +41,11 @@ func (e *evidence) add(at time.Duration, timedOut bool, cum uint64) {
 			cum = e.cum
 		}
 	}
+	if e.run == 0 || cum != e.cum {
+		e.run = 0
+		e.share = e.before(at, cum)
+	}
+	e.run++
 	e.cum = cum
 	e.head = (e.head + 1) % span
 	e.ring[e.head] = failure{at: at, cum: cum}
@@ -47,6 +55,38 @@ func (e *evidence) add(at time.Duration, timedOut bool, cum uint64) {
 	}
 	e.n = min(e.n+1, span)
 }
+
+// before is the share of successes among the last 64 outcomes, as a run of failures begins.
+func (e *evidence) before(now time.Duration, cum uint64) uint8 {
+	const most = math.MaxUint8
+	if !e.reaches(outcomesThatTell, now) { // the common case: isolated failures
+		return most
+	}
+	cum, e.cum = e.cum, cum
+	f, _, s := e.counts(now, math.MaxUint64)
+	e.cum = cum
+	if s > f {
+		return most
+	}
+	// Less a standard deviation: counted too high, it would make an ordinary run look extraordinary.
+	return uint8(most * (float64(s) - math.Sqrt(float64(s)) + 0.5) / float64(f+s+1))
+}
+
+// outcomesThatTell is the number of failures from which on the share of successes beside them means anything.
+const outcomesThatTell = 8
+
+// ordinary reports whether a target that has been answering this share of its calls would make a run of failures as long as this
+// one by chance, with a probability of at least 1 in 10,000; longest bounds what is taken for chance.
+func (e *evidence) ordinary(longest int) bool {
+	if e.share == math.MaxUint8 || e.run >= uint32(longest) {
+		return false
+	}
+	const chance = 1e-4
+	return float64(e.run)*math.Log1p(-float64(e.share)/math.MaxUint8) > math.Log(chance)
+}
+
+// straight is the number of failures in a row up to now, of those that are evidence.
+func (e *evidence) straight(now time.Duration) int { return int(min(uint32(e.newest(now)), e.run)) }
 
 // reaches reports whether at least k ≥ 1 failures are among the last 64 outcomes and not older than the horizon.
 func (e *evidence) reaches(k int, now time.Duration) bool {

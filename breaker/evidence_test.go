@@ -100,6 +100,35 @@ func (o outcomes) evidence(now time.Duration) (f, timeouts, s int) {
 	return f, timeouts, s
 }
 
+func fewest(theta, confidence float64) int {
+	l := leastFailures(theta, confidence)
+	return l.fewest()
+}
+
+// run is the number of failures in a row at the end, and whether a target that answers the share of calls that this one did before them
+// makes as many by chance; longest bounds that.
+func (o outcomes) run(longest int) (n int, ordinary bool) {
+	for n < len(o) && o[len(o)-1-n].failed {
+		n++
+	}
+	before := o[:len(o)-n]
+	now := o[len(before)].at
+	f, all := 0, 0
+	for _, x := range before[max(0, len(before)-64):] {
+		if x.failed && now-x.at <= 60*time.Second {
+			f++
+		}
+	}
+	all = int(before.successes(now, math.MaxInt64))
+	s := min(all, 64-f)
+	if f < 8 || s > f {
+		return n, false
+	}
+	// In 255ths, as it is kept.
+	share := math.Floor(255*(float64(s)-math.Sqrt(float64(s))+0.5)/float64(f+s+1)) / 255
+	return n, n < longest && math.Pow(1-share, float64(n)) > 1e-4
+}
+
 func TestFailureAgainstTheListOfOutcomes(t *testing.T) {
 	type key struct {
 		theta float64
@@ -115,7 +144,7 @@ func TestFailureAgainstTheListOfOutcomes(t *testing.T) {
 		}
 		return p
 	}
-	var trips, slowTrips, stays int
+	var trips, slowTrips, stays, byChance int
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		c := Config{}
@@ -157,9 +186,15 @@ func TestFailureAgainstTheListOfOutcomes(t *testing.T) {
 			if slow {
 				theta = c.ThetaSlow
 			}
-			want := prob(theta, f, s) >= c.Confidence
+			n, ordinary := o.run(fewest(theta, c.Confidence) * 5 / 2)
+			straight := min(n, f)
+			want := (prob(theta, f, s) >= c.Confidence || prob(theta, straight, 0) >= c.Confidence) && !ordinary
 			if got != want {
-				t.Fatalf("seed %d step %d: Failure = %v, want %v (f %d, timeouts %d, s %d)", seed, step, got, want, f, timeouts, s)
+				t.Fatalf("seed %d step %d: Failure = %v, want %v (f %d, timeouts %d, s %d, %d in a row, ordinary %v)", seed, step, got, want, f, timeouts, s,
+					n, ordinary)
+			}
+			if ordinary {
+				byChance++
 			}
 			if !got {
 				stays++
@@ -180,8 +215,8 @@ func TestFailureAgainstTheListOfOutcomes(t *testing.T) {
 			o = nil
 		}
 	}
-	if trips < 500 || slowTrips < 50 || stays < 5000 {
-		t.Errorf("%d trips (%d slow), %d failures without: too few to prove anything", trips, slowTrips, stays)
+	if trips < 500 || slowTrips < 50 || stays < 5000 || byChance < 1000 {
+		t.Errorf("%d trips (%d slow), %d failures without, %d in an ordinary run: too few to prove anything", trips, slowTrips, stays, byChance)
 	}
 }
 

@@ -2,6 +2,7 @@ package breaker
 
 import (
 	"math"
+	"math/rand/v2"
 	"testing"
 	"time"
 )
@@ -336,9 +337,39 @@ func TestOutageIsToldFromManyErrors(t *testing.T) {
 			t.Fatal("closed after 64 straight failures")
 		}
 	}
-	// 64 outcomes of which 62 failed: P(θ > 0.9) = P(Bin(65, 0.9) ≤ 62) = 0.956; of which 63: 0.991.
-	if n < 60 {
-		t.Errorf("opened after %d straight failures behind 60 %% errors: too soon", n)
+	// With the three before them 43 in a row, which at 40 % successes are no chance any more.
+	if n != 40 {
+		t.Errorf("opened after %d straight failures behind 60 %% errors", n)
+	}
+}
+
+// A target that answers one call in ten fails 43 times in a row every few seconds by chance: a circuit that opened for that would flap,
+// and shut out the tenth, of which three retries make a third. The outage that follows is still seen.
+func TestNineErrorsInTenAreNotAnOutage(t *testing.T) {
+	for seed := range uint64(10) {
+		b := mustNew(t, Config{})
+		r := rand.New(rand.NewPCG(seed, 1))
+		successes := uint64(100)
+		trips := 0
+		for i := range 40_000 {
+			now := time.Duration(i) * ms
+			if r.Float64() < 0.1 {
+				successes++
+			} else if b.Failure(now, false, successes, successes) {
+				trips++
+				b.Trip(now, 400)
+				b.ForceClose(now)
+			}
+		}
+		if trips > 3 {
+			t.Errorf("seed %d: opened %d times in 40,000 calls", seed, trips)
+		}
+		n := 1
+		for ; !b.Failure(40*s1, false, successes, successes); n++ {
+		}
+		if n > 107 {
+			t.Errorf("seed %d: opened after %d failures in a row", seed, n)
+		}
 	}
 }
 
