@@ -26,7 +26,8 @@ func newModel() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(
-		newModelAmplification(),
+		newModelAmplification(), newModelJitter(), newModelTimeout(), newModelThreshold(), newModelBreaker(), newModelLittlesLaw(),
+		newModelFloor(),
 	)
 	return cmd
 }
@@ -78,16 +79,4 @@ func modelCommand[T any](name, short, example string, in T, flags func(*pflag.Fl
 	cmd.Flags().StringVar(&format, "format", "text", "text or json")
 	cmd.Flags().StringVar(&picture, "plot", "", "draw it into this file, .svg or .png")
 	return cmd
-}
-
-func newModelAmplification() *cobra.Command {
-	return modelCommand("amplification", "How many attempts reach a target for each call",
-		"  cortex model amplification --failure-rate 0.3\n  cortex model amplification --retries 5 --budget 0.2 --plot amplification.svg",
-		model.DefaultAmplification(), func(f *pflag.FlagSet, in *model.AmplificationInput) {
-			f.IntVar(&in.Retries, "retries", in.Retries, "retries after the original attempt, 0 to 100")
-			f.Float64Var(&in.FailureRate, "failure-rate", in.FailureRate, "failure rate of an attempt, 0 to 1")
-			f.Float64Var(&in.Budget, "budget", in.Budget, "retries for each call that a budget allows, 0 to 100; 0 = no budget")
-		}, func(_ context.Context, in model.AmplificationInput) (model.Report, error) {
-			return model.Amplification(in)
-		})
 }

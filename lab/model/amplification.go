@@ -47,8 +47,8 @@ func Amplification(in AmplificationInput) (Report, error) {
 		Model: "amplification",
 		Claim: fmt.Sprintf("%d retries amplify the load of a target %d×", in.Retries, in.Retries+1),
 		Formula: []string{
-			"A(f) = 1 + f + … + f^r = (1 − f^(r+1)) / (1 − f)    attempts for each call, failure rate f of an attempt, r retries",
-			"A(f) = 1 + min(f + … + f^r, β)    with a budget of β retries for each call",
+			"A(f) = 1 + f + … + f^r = (1 − f^(r+1)) / (1 − f): attempts for each call at a failure rate f of an attempt, r retries",
+			"A(f) = 1 + min(f + … + f^r, β): the same with a budget of β retries for each call",
 			"highest safe utilisation = 1 / A(1): what the calls alone may use of the target, if it is to survive that all of them fail",
 		},
 		Inputs: []Input{{Name: "retries", Value: in.Retries}, {Name: "failure-rate", Value: in.FailureRate}, {"budget", in.Budget, "retries for each call; 0 is none"}},
@@ -107,7 +107,7 @@ func Amplification(in AmplificationInput) (Report, error) {
 	chart := plot.Chart{Title: "Attempts for each call", X: "failure rate of an attempt", Y: "attempts per call", YMin: 0, YMax: math.NaN()}
 	for _, n := range distinct(1, 2, 3, in.Retries) {
 		if n > 0 {
-			chart.Series = append(chart.Series, curve(fmt.Sprintf("%d retries", n), 0, 1, 200, func(f float64) float64 { return amplification(f, n) }))
+			chart.Series = append(chart.Series, curve(plural(n, "retry", "retries"), 0, 1, 200, func(f float64) float64 { return amplification(f, n) }))
 		}
 	}
 	if budget {
@@ -137,6 +137,13 @@ func logCurve(name string, lo, hi float64, n int, f func(float64) float64) plot.
 		s.X, s.Y = append(s.X, x), append(s.Y, f(x))
 	}
 	return s
+}
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
 }
 
 // distinct drops values that came before.
