@@ -12,7 +12,6 @@ type hystrix struct {
 	slots       [10]struct{ ok, failed, second int64 }
 	open        bool
 	since       time.Duration // opened, or the probe that is under way
-	probing     bool
 	transitions int
 }
 
@@ -29,7 +28,7 @@ func (h *hystrix) admit(now time.Duration, a *sim.Attempt) bool {
 	if now-h.since < hystrixSleep { // since the opening, or since the last probe began: one that never returns is replaced
 		return false
 	}
-	h.since, h.probing = now, true
+	h.since = now
 	a.Mine = isProbe
 	return true
 }
@@ -70,21 +69,21 @@ func (h *hystrix) done(now time.Duration, a *sim.Attempt, ok bool) {
 	}
 }
 
-// bucket is a retry budget: a tenth of a token for each success, one for each retry.
-type bucket struct{ tokens float64 }
+// bucket is a retry budget: a tenth of a retry for each success, at most ten.
+type bucket struct{ tenths int }
 
 const (
-	bucketMax  = 10
-	bucketEarn = 0.1
+	bucketRetry = 10 // tenths
+	bucketMax   = 10 * bucketRetry
 )
 
-func (b *bucket) earn() { b.tokens = min(bucketMax, b.tokens+bucketEarn) }
+func (b *bucket) earn() { b.tenths = min(bucketMax, b.tenths+1) }
 
 func (b *bucket) spend() bool {
-	if b.tokens < 1 {
+	if b.tenths < bucketRetry {
 		return false
 	}
-	b.tokens--
+	b.tenths -= bucketRetry
 	return true
 }
 

@@ -2,7 +2,6 @@
 package policy
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -35,7 +34,7 @@ func All() []Policy {
 		})},
 		{"token-bucket", "3 retries with a budget of 10 % of the successes, at most 10", plain(func(g *plainGuard) {
 			jittered(g)
-			g.budget = &bucket{tokens: bucketMax}
+			g.budget = &bucket{tenths: bucketMax}
 		})},
 		{"sre-throttle", "3 retries behind client-side throttling after the SRE book: K = 2 over 2 min", plain(func(g *plainGuard) {
 			jittered(g)
@@ -84,7 +83,7 @@ func Door() sim.Maker {
 // Config is what an engine is told of a scenario's client: what its user would configure, and nothing of the downstream.
 func Config(s *scenario.Scenario) cortex.Config {
 	c := cortex.Config{Name: s.Name, Deadline: s.Deadline, Levels: cortex.DefaultLevels, MaxRetries: s.Client.MaxRetries,
-		DisableRetries: s.Client.MaxRetries == 0}
+		DisableRetries: s.Client.MaxRetries == 0, Stripes: 1}
 	c.Levels = max(c.Levels, int(s.Priorities[0].Priority))
 	c.Backoff.Base = s.Client.BaseDelay
 	if c.Backoff.Base > 30*time.Second {
@@ -116,11 +115,7 @@ func reason(err error) cortex.Reason {
 	if err == nil {
 		return cortex.ReasonNone
 	}
-	var r *cortex.Rejection
-	if errors.As(err, &r) {
-		return r.Reason
-	}
-	panic(err) // Admit gives nothing else
+	return err.(*cortex.Rejection).Reason // Admit gives nothing else
 }
 
 func (g *engineGuard) Timeout(a *sim.Attempt) time.Duration { return a.Permit.Timeout() }
@@ -240,14 +235,18 @@ func (g *plainGuard) Retry(a *sim.Attempt, f sim.Failure) sim.Verdict {
 	if a.Number >= g.retries {
 		return sim.Verdict{Reason: cortex.ReasonMaxRetries}
 	}
-	if g.budget != nil && !g.budget.spend() {
-		return sim.Verdict{Reason: cortex.ReasonBudget}
-	}
 	d := float64(g.env.Scenario.Client.BaseDelay) * math.Exp2(float64(a.Number))
 	if g.jitter {
 		d *= g.rand.Float64()
 	}
-	return sim.Verdict{Retry: true, Delay: max(time.Duration(min(d, 3.6e12)), f.RetryAfter)}
+	delay := max(time.Duration(min(d, 3.6e12)), f.RetryAfter)
+	if delay >= a.Call.Deadline-g.env.Now() { // a retry that will not be made costs no token
+		return sim.Verdict{Reason: cortex.ReasonDeadline}
+	}
+	if g.budget != nil && !g.budget.spend() {
+		return sim.Verdict{Reason: cortex.ReasonBudget}
+	}
+	return sim.Verdict{Retry: true, Delay: delay}
 }
 
 func (g *plainGuard) Transitions() int {

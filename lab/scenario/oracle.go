@@ -36,14 +36,42 @@ func (s *Scenario) Incidents() []Interval {
 	return merged
 }
 
+// Outage is the first stretch in which calls arrive and nothing can be answered; the zero Interval: there is none.
+func (s *Scenario) Outage() Interval {
+	var first Interval
+	s.pieces(func(from, to time.Duration) {
+		if first.To != 0 && first.To != from || s.Rate(from) == 0 || !s.FullOutage(from) {
+			return
+		}
+		if first.To == 0 {
+			first.From = from
+		}
+		first.To = to
+	})
+	return first
+}
+
 // FullOutage reports whether nothing can be answered at t.
 func (s *Scenario) FullOutage(t time.Duration) bool {
 	f := s.at(Error, t)
 	return s.Capacity(t) == 0 || f != nil && f.Probability >= 1
 }
 
+// attemptsWithin is how many attempts a call has time for while each takes what the fault's errors take.
+func (s *Scenario) attemptsWithin(f *Fault) int {
+	n := s.Client.MaxRetries + 1
+	lost := f.Latency
+	if s.Client.Timeout > 0 {
+		lost = min(lost, s.Client.Timeout)
+	}
+	if lost > 0 {
+		n = min(n, int((s.Deadline-1)/lost)+1)
+	}
+	return n
+}
+
 // Oracle is the share of the offered calls that could be answered: ∫ min(λ, μ(t)) dt, filled from the highest priority down; where
-// attempts fail with a probability f whatever the load, a call with k retries comes to 1 − f^(k+1). byPriority has the order of
+// attempts fail with a probability f whatever the load, a call with time for k retries comes to 1 − f^(k+1). byPriority has the order of
 // s.Priorities. What retries carry across the end of a fault is not in it, so a policy may come to a little more.
 func (s *Scenario) Oracle() (all float64, byPriority []float64) {
 	good := make([]float64, len(s.Priorities))
@@ -55,15 +83,8 @@ func (s *Scenario) Oracle() (all float64, byPriority []float64) {
 		offered += lambda * dt
 		pass, attempts := 1.0, 1.0
 		if f := s.at(Error, from); f != nil {
-			p := f.Probability
-			if s.Client.Timeout > 0 && f.Latency >= s.Deadline {
-				p = 1
-			}
-			pass = 1 - math.Pow(p, float64(s.Client.MaxRetries+1))
+			pass = 1 - math.Pow(f.Probability, float64(s.attemptsWithin(f)))
 			attempts = pass // of those that take a worker, per call: failures take none
-			if p >= 1 {
-				pass = 0
-			}
 		}
 		left := mu
 		for i, p := range s.Priorities {

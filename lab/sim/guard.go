@@ -82,17 +82,17 @@ type Attempt struct {
 	Permit cortex.Permit // for guards that are engines
 	Mine   int64         // the guard's own
 
-	done  func(Failure) // of Send
-	door  cortex.Permit
-	refs  int8 // client and target
-	over  bool // its client has its answer or has gone
-	held  bool // by a worker
-	slot  int  // in target.serving
-	begun time.Duration
-	gen   uint32
-	work  uint32 // generation of its work
-	fail  Failure
-	ctx   attemptContext
+	done   func(Failure) // of Send
+	door   cortex.Permit
+	refs   int8 // client and target
+	over   bool // its client has its answer or has gone
+	queued bool // waits at the target
+	slot   int  // in target.serving, or number in the queue
+	begun  time.Duration
+	gen    uint32
+	work   uint32 // generation of its work
+	fail   Failure
+	ctx    attemptContext
 }
 
 // attemptContext has ended when the call's deadline has passed: it is how an engine tells its own timeout from its caller's.

@@ -56,6 +56,7 @@ type meter struct {
 	window       [steadyBins]binCount
 	windowSum    binCount
 	recovered    time.Duration // -1 = not (yet)
+	offeredAfter int           // the last incident
 	outage       scenario.Interval
 	detectBins   int
 	detectWindow []uint32
@@ -95,12 +96,7 @@ func (m *meter) init(s *scenario.Scenario, samples int) {
 	m.seconds = make([]secondCount, int(s.Deadline/time.Second)+4)
 	m.total = make([]classCount, len(s.Priorities))
 	m.recovered, m.detected = -1, -1
-	for _, i := range m.incidents {
-		if s.FullOutage(i.From) {
-			m.outage = i
-			break
-		}
-	}
+	m.outage = s.Outage()
 	rate := s.Rate(m.outage.From)
 	m.detectBins = binsPerSecond
 	if rate > 0 {
@@ -122,7 +118,9 @@ func (w *World) Sample() Sample { return w.meter.since }
 func (m *meter) sampleDue(t time.Duration) bool { return t >= m.nextSample }
 
 func (m *meter) sampled() {
-	m.nextSample += m.sample
+	if m.nextSample += m.sample; m.nextSample > m.s.Duration {
+		m.nextSample = math.MaxInt64
+	}
 	m.since.Offered, m.since.Attempts = 0, 0
 	clear(m.since.ByClass)
 }
@@ -172,7 +170,11 @@ func (m *meter) closed(n int, b binCount) {
 	m.windowSum.offered += b.offered - old.offered
 	m.windowSum.good += b.good - old.good
 	*old = b
-	if start := to - steadyBins*bin; m.recovered < 0 && m.last > 0 && start >= m.last && float64(m.windowSum.good) >= 0.95*float64(m.windowSum.offered) {
+	if m.last > 0 && from >= m.last {
+		m.offeredAfter += int(b.offered)
+	}
+	if start := to - steadyBins*bin; m.recovered < 0 && m.last > 0 && start >= m.last && m.windowSum.offered > 0 &&
+		float64(m.windowSum.good) >= 0.95*float64(m.windowSum.offered) { // no call is no proof
 		m.recovered = start - m.last
 	}
 	if m.outage.To > 0 && m.detected < 0 && from >= m.outage.From && to <= m.outage.To {
@@ -242,7 +244,7 @@ func (m *meter) attempt(now time.Duration) {
 }
 
 // refused counts an attempt that the guard did not let go.
-func (m *meter) refused(c *Call, attempt int, r cortex.Reason, now time.Duration) {
+func (m *meter) refused(c *Call, attempt int, r cortex.Reason) {
 	m.retryRefused(r)
 	if attempt > 0 || c.tier > 0 {
 		return

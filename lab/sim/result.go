@@ -16,7 +16,7 @@ type Result struct {
 	Attempts        int     // that reached the downstream
 	Amplification   float64 // attempts a call offered
 	InFault         float64 // attempts a call offered, within the incidents
-	Recovered       bool    // false: never; true where there was nothing to recover from
+	Recovered       bool    // false: never; true where there was nothing to recover from, or no time or no call to show it by
 	TTR             time.Duration
 	Outage          bool // there was a full one
 	Detected        bool
@@ -33,10 +33,14 @@ type Result struct {
 	Rejections      map[cortex.Reason]int
 }
 
-// Result of the run so far.
+// Result ends the run and sums it up. Of one that was stopped it is what was measured until then.
 func (w *World) Result() Result {
 	m := &w.meter
-	m.close(w.scenario.Duration + w.scenario.Deadline + bin)
+	if w.stopped {
+		m.close(w.now)
+	} else {
+		m.close(w.scenario.Duration + w.scenario.Deadline + time.Second + bin) // the last second may not be a whole one
+	}
 	r := Result{Attempts: m.attempts, Wasted: w.target.wasted, P99: m.latency.quantile(0.99), RefusedHealthy: m.falseRejections,
 		Inversions: m.inversions, Overshoot: m.peak, BeforeHint: m.beforeHint, Rejections: map[cortex.Reason]int{}}
 	good := 0
@@ -50,7 +54,7 @@ func (w *World) Result() Result {
 	r.Amplification = share(m.attempts, r.Calls)
 	r.InFault = share(m.attemptsInFault, m.offeredInFault)
 	r.FalseRejections = share(m.falseRejections, m.healthyOffered)
-	r.Recovered = m.recovered >= 0 || m.last == 0 || m.last+steadyBins*bin > w.scenario.Duration
+	r.Recovered = m.recovered >= 0 || m.offeredAfter == 0 || m.last+steadyBins*bin > w.scenario.Duration
 	r.TTR = max(0, m.recovered)
 	r.Outage = m.outage.To > 0
 	r.Detected, r.TTD = m.detected >= 0, max(0, m.detected)

@@ -27,8 +27,10 @@ type target struct {
 	refilled                      time.Duration
 
 	serving []*Attempt
-	waiting []*Attempt // a ring
-	head, n int
+	waiting []*Attempt // a ring; nil = dropped
+	head, n int        // of the ring's entries
+	first   int        // number of the oldest entry, counted from the run's beginning
+	holes   int        // entries that are nil
 
 	door   *door
 	wasted float64 // server-seconds
@@ -53,17 +55,17 @@ func (t *target) refresh() {
 		return nil
 	}
 	t.slow, t.hang, t.failing = get(scenario.Slow), get(scenario.Hang), get(scenario.Error)
-	if f := get(scenario.Throttle); f == nil || t.throttle == nil {
+	if f := get(scenario.Throttle); f == nil || t.throttle == nil || f.From != t.throttle.From {
 		t.throttle = f
 		if f != nil {
 			t.tokens, t.refilled = burst(f.Limit), now
 		}
 	}
-	crashed := get(scenario.Crash) != nil
-	if crashed && !t.crashed {
+	before := t.crashed
+	t.crashed = get(scenario.Crash) != nil
+	if t.crashed && !before {
 		t.crash()
 	}
-	t.crashed = crashed
 	t.pump()
 }
 
@@ -73,11 +75,17 @@ func burst(limit float64) float64 { return max(1, limit/10) }
 func (t *target) crash() {
 	lost := append([]*Attempt(nil), t.serving...)
 	t.serving = t.serving[:0]
+	for _, a := range lost {
+		if a.over {
+			t.wasted += (t.w.now - a.begun).Seconds()
+		}
+	}
 	for t.n > 0 {
-		lost = append(lost, t.pop())
+		if a := t.pop(); a != nil {
+			lost = append(lost, a)
+		}
 	}
 	for _, a := range lost {
-		a.held = false
 		a.work++
 		t.answer(a, Failure{Outcome: cortex.Failed, Retryable: true})
 	}
@@ -100,7 +108,7 @@ func (t *target) arrive(a *Attempt) {
 		later(t.failing.Latency, cortex.Failed, 0)
 	case t.throttle != nil && !t.allowed():
 		later(refusal, cortex.Throttled, t.throttle.RetryAfter)
-	case t.n >= t.d.Queue:
+	case t.n-t.holes >= t.d.Queue:
 		later(refusal, cortex.Failed, 0)
 	default:
 		t.push(a)
@@ -128,26 +136,44 @@ func (t *target) push(a *Attempt) {
 		t.waiting, t.head = grown, 0
 	}
 	t.waiting[(t.head+t.n)&(len(t.waiting)-1)] = a
+	a.queued, a.slot = true, t.first+t.n
 	t.n++
 }
 
+// pop takes the oldest entry out; nil was dropped.
 func (t *target) pop() *Attempt {
 	a := t.waiting[t.head]
 	t.waiting[t.head] = nil
 	t.head = (t.head + 1) & (len(t.waiting) - 1)
+	t.first++
 	t.n--
+	if a == nil {
+		t.holes--
+	} else {
+		a.queued = false
+	}
 	return a
+}
+
+// drop takes work whose client has gone out of the queue.
+func (t *target) drop(a *Attempt) {
+	t.waiting[(t.head+a.slot-t.first)&(len(t.waiting)-1)] = nil
+	a.queued = false
+	t.holes++
+	for t.n > 0 && t.waiting[t.head] == nil {
+		t.pop()
+	}
+	t.left(a)
 }
 
 // pump gives waiting work to free workers.
 func (t *target) pump() {
 	for len(t.serving) < t.workers && t.n > 0 {
 		a := t.pop()
-		if t.d.Cancels && a.over {
-			t.left(a)
+		if a == nil {
 			continue
 		}
-		a.held, a.slot, a.begun = true, len(t.serving), t.w.now
+		a.slot, a.begun = len(t.serving), t.w.now
 		t.serving = append(t.serving, a)
 		t.w.after(t.time(), event{kind: evServed, what: a, gen: a.work})
 	}
@@ -182,7 +208,6 @@ func (t *target) served(a *Attempt) {
 	t.serving[a.slot] = t.serving[last]
 	t.serving[a.slot].slot = a.slot
 	t.serving = t.serving[:last]
-	a.held = false
 	if a.over {
 		t.wasted += (t.w.now - a.begun).Seconds()
 	}

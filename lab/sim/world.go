@@ -6,6 +6,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -60,6 +61,8 @@ type World struct {
 	meter    meter
 	callers  *rand.Rand
 
+	stopped bool // before its end
+
 	freeCalls    []*Call
 	freeAttempts []*Attempt
 }
@@ -70,12 +73,18 @@ func New(o Options) (*World, error) {
 	if o.Instances <= 0 {
 		o.Instances = 1
 	}
+	switch {
+	case o.Guard == nil && o.Begin == nil:
+		return nil, errors.New("a run needs a guard, or somebody who takes over the calls")
+	case o.Begin != nil && s.Hops > 1:
+		return nil, fmt.Errorf("scenario %s: calls that somebody else takes over go straight to the target: want hops: 1, not %d", s.Name, s.Hops)
+	}
 	w := &World{opt: o, scenario: s, route: rand.New(rand.NewPCG(o.Seed, streamRoute)), callers: rand.New(rand.NewPCG(o.Seed, streamArrivals))}
 	w.target = newTarget(w, s, o.Seed)
 	w.meter.init(s, o.Samples)
 	w.arrivals.init(s, o.Seed)
 	for tier := range s.Hops {
-		if o.Guard == nil {
+		if o.Begin != nil {
 			break
 		}
 		row := make([]Guard, o.Instances)
@@ -161,9 +170,9 @@ const (
 func (w *World) next() (at time.Duration, from source, ok bool) {
 	at, ok = w.arrivals.next, !w.arrivals.over
 	from = fromArrivals
-	var seq uint64 // arrivals come first
+	var seq uint64 // of calls that arrive, which come first
 	if len(w.events) > 0 {
-		if e := &w.events[0]; !ok || e.at < at {
+		if e := &w.events[0]; !ok || e.at < at || e.at == at && e.kind == evFault { // what arrives with a fault meets it
 			at, seq, from, ok = e.at, e.seq, fromHeap, true
 		}
 	}
@@ -208,9 +217,11 @@ func (w *World) advance(to time.Duration) {
 func (w *World) Run() Result {
 	for n := 0; ; n++ {
 		if n&0xfff == 0 && w.opt.Stop != nil && w.opt.Stop() {
+			w.stopped = true
 			break
 		}
 		if _, ok := w.Next(); !ok {
+			w.advance(w.scenario.Duration + w.scenario.Deadline)
 			break
 		}
 		w.Step()
@@ -274,10 +285,10 @@ func (w *World) try(c *Call) {
 	a := w.newAttempt(c)
 	g := w.guard(c)
 	if r := g.Admit(a); r != cortex.ReasonNone {
-		w.meter.refused(c, a.Number, r, w.now)
+		w.meter.refused(c, a.Number, r)
 		w.release(a)
 		w.release(a)
-		w.finish(c, false)
+		w.refuse(c, r)
 		return
 	}
 	a.Due = c.Deadline
@@ -330,11 +341,11 @@ func (w *World) Abandon(a *Attempt) {
 
 // Refused counts a call or retry of Begin's that was not let through.
 func (w *World) Refused(c *Call, retry bool, r cortex.Reason) {
-	n := 0
-	if retry {
-		n = 1
+	if retry || w.now > c.Deadline {
+		w.meter.retryRefused(r)
+		return
 	}
-	w.meter.refused(c, n, r, w.now)
+	w.meter.refused(c, 0, r)
 }
 
 // Finish ends a call that Begin took over.
@@ -376,32 +387,55 @@ func (w *World) settle(a *Attempt, f Failure) {
 			w.meter.retryRefused(v.Reason)
 		}
 		w.finish(c, false)
-	case w.now+v.Delay >= c.Deadline: // nobody will wait for it
+	case v.Delay >= c.Deadline-w.now: // nobody will wait for it
 		w.finish(c, false)
 	default:
 		if v.Delay < f.RetryAfter {
 			w.meter.beforeHint++
 		}
 		c.Previous = v.Delay
-		w.after(v.Delay, event{kind: evRetry, call: c})
+		w.after(max(0, v.Delay), event{kind: evRetry, call: c})
 	}
 }
 
 // end is the client's part in an attempt.
 func (w *World) end(a *Attempt) {
 	a.over = true
+	if a.queued && w.scenario.Downstream.Cancels {
+		w.target.drop(a)
+	}
 	w.release(a)
 }
 
+// refuse ends a call that its guard did not let go. An engine's refusal says so to the tier above, as the product's HTTP answers do: one
+// that sheds throttles, and failing fast is the point of an open circuit. Others' refusals are errors like any.
+func (w *World) refuse(c *Call, r cortex.Reason) {
+	if _, ok := w.guard(c).(Snapshotter); c.parent != nil && ok {
+		f := Failure{Outcome: cortex.Throttled, Retryable: true}
+		if r == cortex.ReasonCircuitOpen || r == cortex.ReasonCircuitEmergency {
+			f = Failure{Outcome: cortex.Neutral}
+		}
+		w.up(c, f)
+		return
+	}
+	w.finish(c, false)
+}
+
+// up brings the end of a call that was made for another tier's attempt to it.
+func (w *World) up(c *Call, f Failure) {
+	p := c.parent
+	w.freeCall(c)
+	w.answered(p, f)
+	w.release(p)
+}
+
 func (w *World) finish(c *Call, ok bool) {
-	if p := c.parent; p != nil {
+	if c.parent != nil {
 		f := Failure{Outcome: cortex.Success}
 		if !ok {
 			f = Failure{Outcome: cortex.Failed, Retryable: true}
 		}
-		w.freeCall(c)
-		w.answered(p, f)
-		w.release(p)
+		w.up(c, f)
 		return
 	}
 	w.meter.finished(c, ok, w.now)
@@ -435,7 +469,7 @@ func (w *World) newAttempt(c *Call) *Attempt {
 	}
 	a.Call, a.Number, a.Start = c, c.number, w.now
 	c.number++
-	a.refs, a.over, a.held = 2, false, false
+	a.refs, a.over, a.queued = 2, false, false
 	return a
 }
 
