@@ -19,6 +19,7 @@ import (
 	"github.com/seed-a29ca62a/cortex/lab/report"
 	"github.com/seed-a29ca62a/cortex/lab/scenario"
 	"github.com/seed-a29ca62a/cortex/lab/suite"
+	"github.com/seed-a29ca62a/cortex/lab/sweep"
 )
 
 // simFlags is a command line of cortex sim.
@@ -55,17 +56,18 @@ func simCommand(f *simFlags) *cobra.Command {
 	}
 	fl := cmd.Flags()
 	fl.BoolVar(&f.list, "list", false, "show scenarios and policies")
-	fl.StringVar(&f.scenarios, "scenario", "", "`NAMES` with commas between; all = the suite, extras = variants of it")
-	fl.StringArrayVar(&f.files, "scenario-file", nil, "a `FILE` with scenarios of your own; may be given again")
+	fl.StringVar(&f.scenarios, "scenario", "", "run these `NAMES`, with commas between; all = the suite, extras = variants of it")
+	fl.StringArrayVar(&f.files, "scenario-file", nil, "run the scenarios of a `FILE` of your own; may be given again")
 	fl.BoolVar(&f.print, "print", false, "print the scenarios as a file instead of running them")
-	fl.StringVar(&f.policies, "policy", "all", "`NAMES` with commas between, or all")
-	fl.IntVar(&f.seeds, "seeds", 0, "`N` runs of each, with seeds that count up (default: the scenario's own, 10)")
-	fl.Uint64Var(&f.seed, "seed", 1, "seed `K` of the first run")
-	fl.IntVar(&f.instances, "instances", 1, "`N` guards share the load")
-	fl.StringVar(&f.share, "share", "none", "`WHAT` guards know of each other: none, counts after a delay (250ms), door (a guard at the target)")
-	fl.StringVar(&f.format, "format", "table", "`FORMAT`: table, json, csv or md")
+	fl.StringVar(&f.policies, "policy", "all", "compare these `NAMES`, with commas between, or all")
+	fl.IntVar(&f.seeds, "seeds", 0, "run each `N` times, with seeds that count up (default: the scenario's own, 10)")
+	fl.Uint64Var(&f.seed, "seed", 1, "`K` is the seed of the first run")
+	fl.IntVar(&f.instances, "instances", 1, "share the load among `N` guards")
+	fl.StringVar(&f.share, "share", "none", "`WHAT` the guards know of each other: none, counts after a delay (250ms), door (a guard at the target)")
+	fl.StringVar(&f.format, "format", "table", "`FORMAT` of the result: table, json, csv or md")
 	fl.StringVar(&f.plot, "plot", "", "draw a run into `FILE`.svg or .png; of several, into FILE-SCENARIO-POLICY.svg")
-	fl.IntVar(&f.parallel, "parallel", 0, "`N` runs at a time (default: the number of processors)")
+	fl.IntVar(&f.parallel, "parallel", 0, "do `N` runs at a time (default: the number of processors)")
+	addSweep(cmd, f)
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
 		if what, _, ok := strings.Cut(err.Error(), ": strconv."); ok {
 			return fmt.Errorf("%s: want a whole number", what)
@@ -147,6 +149,9 @@ func (f *simFlags) chosen() ([]*scenario.Scenario, error) {
 			found = scenario.Extra()
 		default:
 			s, err := scenario.Find(name)
+			if d, ok := sweep.Find(name); ok {
+				s, err = d.Scenario, nil
+			}
 			if err != nil {
 				return nil, fmt.Errorf("--scenario %s: not known: `cortex sim --list` shows the names; a file goes to --scenario-file", name)
 			}

@@ -159,6 +159,21 @@ func newGrid(rows []suite.Row, title string) *grid {
 	return g
 }
 
+// WriteTable writes a table of one's own as "table" or "md": names on the left, numbers on the right.
+func WriteTable(w io.Writer, format, title string, head []string, lines [][]string) error {
+	g, b := &grid{title: title, head: head, lines: lines}, &strings.Builder{}
+	switch format {
+	case "table":
+		g.text(b)
+	case "md":
+		g.markdown(b)
+	default:
+		return fmt.Errorf("format %q: use table or md", format)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
 func (g *grid) text(b *strings.Builder) {
 	widths := make([]int, len(g.head))
 	all := append([][]string{g.head}, g.lines...)

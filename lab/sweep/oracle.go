@@ -1,0 +1,171 @@
+package sweep
+
+import (
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/seed-a29ca62a/cortex"
+	"github.com/seed-a29ca62a/cortex/lab/scenario"
+	"github.com/seed-a29ca62a/cortex/lab/sim"
+)
+
+// Setting of an oracle: which one is best depends on the system, and the oracle is the best of them on each.
+type Setting struct {
+	Utilisation float64 `json:"utilisation"` // of the true capacity that is given to whole classes, from the top
+	Queue       float64 `json:"queue"`       // longest wait, as a share of the attempt timeout
+}
+
+// Settings that are tried on each draw.
+func Settings() []Setting {
+	var all []Setting
+	for _, u := range []float64{0.9, 0.97, 1} {
+		for _, q := range []float64{0.2, 0.35, 0.6} {
+			all = append(all, Setting{u, q})
+		}
+	}
+	return all
+}
+
+// Oracle makes a clairvoyant guard: it knows the target's true state, its true capacity, the load by priority and the faults, to come
+// as well. It fills the capacity from the highest priority down, keeps the true queue so short that what it lets in makes its timeout,
+// refuses at once in outages, and retries as often as the client may.
+func Oracle(set Setting) sim.Maker {
+	return func(env sim.Env) (sim.Guard, error) {
+		s := env.Scenario
+		o := &oracle{env: env, s: s, set: set, rand: rand.New(rand.NewPCG(env.Seed[0], env.Seed[1])), timeout: s.Client.Timeout, patience: patience(s)}
+		for _, f := range s.Faults {
+			o.cuts = append(o.cuts, f.From, f.To)
+			if f.Kind == scenario.Slow && f.Onset > 0 {
+				for k := 1.0; k < 10; k++ {
+					o.cuts = append(o.cuts, f.From+time.Duration(k/10*float64(f.Onset)))
+				}
+			}
+		}
+		return o, nil
+	}
+}
+
+// patience is how long a client waits for an attempt at most.
+func patience(s *scenario.Scenario) time.Duration {
+	if t := s.Client.Timeout; t > 0 {
+		return min(t, s.Deadline)
+	}
+	return s.Deadline
+}
+
+type oracle struct {
+	env      sim.Env
+	s        *scenario.Scenario
+	set      Setting
+	rand     *rand.Rand
+	timeout  time.Duration // of an attempt; 0 = the deadline alone
+	patience time.Duration
+	cuts     []time.Duration // when the capacity changes
+}
+
+// Admit lets in what will be answered.
+func (o *oracle) Admit(a *sim.Attempt) cortex.Reason {
+	now := o.env.Now()
+	if o.out(now) {
+		return cortex.ReasonCircuitOpen
+	}
+	x := o.env.Truth()
+	top := o.top(a, now)
+	if f, ok := o.s.InForce(scenario.Throttle, now); ok {
+		if least := max(1, f.Limit/20); x.Tokens < 1 || !top && x.Tokens < least {
+			return cortex.ReasonShed
+		}
+	}
+	if x.Waiting == 0 && x.InService < o.s.WorkersAt(now) {
+		return cortex.ReasonNone // it begins at once: no capacity is left idle, whatever the priority
+	}
+	if !top || x.Waiting >= o.s.Downstream.Queue {
+		return cortex.ReasonShed
+	}
+	wait := time.Duration(o.set.Queue * float64(min(o.patience, a.Call.Deadline-now)))
+	if float64(x.Waiting+1+max(0, x.InService-o.s.WorkersAt(now))) > o.work(now, now+wait) {
+		return cortex.ReasonShed
+	}
+	return cortex.ReasonNone
+}
+
+// out tells whether nothing that is sent now can be answered.
+func (o *oracle) out(now time.Duration) bool {
+	if _, ok := o.s.InForce(scenario.Crash, now); ok {
+		return true
+	}
+	if f, ok := o.s.InForce(scenario.Error, now); ok && f.Probability >= 1 {
+		return true
+	}
+	f, ok := o.s.InForce(scenario.Hang, now)
+	return ok && f.Latency >= o.patience
+}
+
+// speed is the number of attempts a second that workers finish in time, all busy.
+func (o *oracle) speed(now time.Duration) float64 {
+	mean := o.s.Downstream.Service.Mean.Seconds() * o.s.SlowFactor(now)
+	if f, ok := o.s.InForce(scenario.Hang, now); ok {
+		if f.Latency >= o.patience {
+			return 0
+		}
+		mean = math.Max(1e-6, f.Latency.Seconds())
+	}
+	if _, ok := o.s.InForce(scenario.Crash, now); ok {
+		return 0
+	}
+	return float64(o.s.WorkersAt(now)) / mean
+}
+
+// work is how many attempts the workers begin between from and to, all busy.
+func (o *oracle) work(from, to time.Duration) float64 {
+	sum := 0.0
+	for from < to {
+		end := to
+		for _, c := range o.cuts {
+			if c > from && c < end {
+				end = c
+			}
+		}
+		sum += o.speed(from) * (end - from).Seconds()
+		from = end
+	}
+	return sum
+}
+
+// top tells whether an attempt belongs to what fits into the capacity, filled from the highest priority down. In the class that fits in
+// part, chance decides.
+func (o *oracle) top(a *sim.Attempt, now time.Duration) bool {
+	capacity := o.speed(now)
+	perCall := 1.0 // worker-attempts: errors take none
+	if f, ok := o.s.InForce(scenario.Error, now); ok {
+		perCall = 1 - math.Pow(f.Probability, float64(o.s.Client.MaxRetries+1))
+	}
+	if f, ok := o.s.InForce(scenario.Throttle, now); ok {
+		capacity = min(capacity, f.Limit)
+	}
+	left := o.set.Utilisation * capacity
+	rate := o.s.Rate(now) * perCall
+	for _, p := range o.s.Priorities {
+		want := rate * p.Share
+		if p.Priority == a.Call.Priority {
+			return want <= left || o.rand.Float64()*want < left
+		}
+		left = max(0, left-want)
+	}
+	return false
+}
+
+// Timeout of an attempt.
+func (o *oracle) Timeout(*sim.Attempt) time.Duration { return o.timeout }
+
+// Done needs nothing: the truth is there to see.
+func (o *oracle) Done(*sim.Attempt, cortex.Outcome) {}
+
+// Retry tries again at once: whether there is room is seen at Admit.
+func (o *oracle) Retry(a *sim.Attempt, f sim.Failure) sim.Verdict {
+	if a.Number >= o.s.Client.MaxRetries {
+		return sim.Verdict{Reason: cortex.ReasonMaxRetries}
+	}
+	return sim.Verdict{Retry: true, Delay: f.RetryAfter}
+}
