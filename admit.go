@@ -65,17 +65,10 @@ func (e *Engine) admitSlowly(ctx context.Context, now time.Duration, prio int, s
 	}
 	s := &e.stripes[stripe]
 	e.mu.Lock()
-	ticked := e.advance(now)
+	entered := e.advanceFor(now, s)
 	e.observeDeadline(left)
-	onCredit := false
-	if ticked { // and gave credit, perhaps: then the law would refuse nobody
-		s.mu.Lock()
-		if onCredit = s.credit > 0; !onCredit {
-			s.mu.Unlock()
-		}
-	}
 	var probe breaker.Probe
-	if !onCredit {
+	if !entered {
 		reason, p := e.admission(now, prio)
 		if reason != ReasonNone {
 			r := e.reject(now, reason, prio)
@@ -85,15 +78,15 @@ func (e *Engine) admitSlowly(ctx context.Context, now time.Duration, prio int, s
 		}
 		probe = p
 		s.mu.Lock()
+		s.enter(now)
+		s.credit-- // below 0 if need be: what leaves gives one back
+		owes := s.credit < 0
+		s.mu.Unlock()
+		if owes {
+			e.borrow(s)
+		}
 	}
-	s.enter(now)
-	s.credit-- // below 0 if need be: what leaves gives one back
-	owes := s.credit < 0
-	gen, epoch := s.gen, s.epoch
-	s.mu.Unlock()
-	if owes {
-		e.borrow(s)
-	}
+	gen, epoch := s.gen, s.epoch // written under both locks
 	e.unlock()
 	return Permit{e: e, ctx: ctx, start: now, gen: gen, epoch: epoch, stripe: stripe, probe: probe}, nil
 }

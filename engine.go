@@ -154,8 +154,12 @@ func (e *Engine) clampPriority(p Priority) int { return min(max(int(p), 0), e.cf
 func (e *Engine) critical(p int) bool { return p >= e.cfg.Levels-1 }
 
 // advance brings everything to now, if the last tick is old enough: counts of the stripes into windows, estimators, score.
-// It reports whether that was a tick. e.mu is held.
-func (e *Engine) advance(now time.Duration) bool {
+// e.mu is held.
+func (e *Engine) advance(now time.Duration) { e.advanceFor(now, nil) }
+
+// advanceFor is advance on behalf of an attempt that wants to enter by that stripe. It enters at once where the tick gives the
+// stripe credit: the law would refuse nobody then.
+func (e *Engine) advanceFor(now time.Duration, wants *stripe) (entered bool) {
 	if now-e.last < tickGap {
 		return false
 	}
@@ -187,8 +191,7 @@ func (e *Engine) advance(now time.Duration) bool {
 	e.errorArea = 0
 	clear(e.offered[:e.cfg.Levels+1])
 	e.last = now
-	e.grant(now)
-	return true
+	return e.grant(now, wants)
 }
 
 // refreshTimeout writes only what has changed: every call reads it, and a write takes it from the other processors' caches.
@@ -332,14 +335,15 @@ func (e *Engine) learnTimeout(now time.Duration, bucket int, n uint64) {
 	e.timeout.Observe(now, bucket, n)
 }
 
-// grant shares the room in which nothing could be refused among the stripes, until the next tick.
-func (e *Engine) grant(now time.Duration) {
+// grant shares the room in which nothing could be refused among the stripes, until the next tick. The first to enter by it may be
+// waiting.
+func (e *Engine) grant(now time.Duration, waiting *stripe) (entered bool) {
 	room := int64(0)
 	if e.circuit(now) == breaker.Closed {
 		room = e.room()
 	}
 	if room <= 0 {
-		return // collect has withdrawn all credit
+		return false // collect has withdrawn all credit
 	}
 	each, rest := room/int64(len(e.stripes)), room%int64(len(e.stripes))
 	for i := range e.stripes {
@@ -350,8 +354,14 @@ func (e *Engine) grant(now time.Duration) {
 			s.credit++
 		}
 		s.until = now + tickGap
+		if s == waiting && s.credit > 0 {
+			s.credit--
+			s.enter(now)
+			entered = true
+		}
 		s.mu.Unlock()
 	}
+	return entered
 }
 
 func (e *Engine) room() int64 {

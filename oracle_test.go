@@ -228,6 +228,11 @@ func TestFastPathDecidesLikeTheWholeLaw(t *testing.T) {
 			var permits [3]*Permit
 			var reasons [3]string
 			stripe := r.Uint32N(8)
+			if r.IntN(2) == 0 { // a tick that lets nobody in: the call after it has the whole law to ask, without credit
+				for _, e := range engines {
+					e.Pressure()
+				}
+			}
 			for j, e := range engines {
 				if j == 2 {
 					e.stripes[0].credit = 0

@@ -182,5 +182,5 @@ func LatencyDeviation(p99, base float64) float64 {
 	if !(base > 0) || math.IsInf(base, 0) {
 		return 0
 	}
-	return unit(math.Min(1, (p99-base)/(3*base)))
+	return unit(min(1, (p99-base)/(3*base)))
 }

@@ -457,3 +457,26 @@ func TestColdStartTakesABurst(t *testing.T) {
 		t.Errorf("Q = %v with 20 calls that hang for more than a second", q)
 	}
 }
+
+// The series for short decays is exp(−x) to half a unit in the last place, up to the x from where math.Exp takes over.
+func TestDecayIsExact(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 9))
+	for i := range 200_000 {
+		x := math.Exp2(-5 - 30*r.Float64())
+		if i < 100 {
+			x = 1.0/32 - float64(i)*0x1p-57
+		}
+		want := 1 + math.Expm1(-x) // rounded once, like the series
+		if got := decay(x); math.Abs(got-want) > 0x1p-53 {
+			t.Fatalf("decay(%v) = %v, want %v", x, got, want)
+		}
+	}
+	for x, want := range map[float64]float64{0: 1, 1.0 / 32: math.Exp(-1.0 / 32), 1: math.Exp(-1), 1e300: 0, math.Inf(1): 0, -1: math.E} {
+		if got := decay(x); got != want {
+			t.Errorf("decay(%v) = %v, want %v", x, got, want)
+		}
+	}
+	if !math.IsNaN(decay(math.NaN())) {
+		t.Error("NaN has become a number")
+	}
+}

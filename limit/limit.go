@@ -136,6 +136,7 @@ type Limiter struct {
 	w0, b99, n0        float64 // baseline
 	tau                float64 // τ*
 	tauX               float64
+	te                 float64 // that τ* and τx were set by; 0: they are to be set anew
 	phi                float64
 	kappa              float64
 	lambda, lambdaW    float64
@@ -187,7 +188,9 @@ func (l *Limiter) Advance(s Sample) {
 	}
 	te := effectiveTimeout(s.Timeout, s.Deadline)
 	l.evidence, l.remote = s.Evidence, s.Remote
-	l.sojournTarget(te)
+	if te != l.te { // else it is as the last sample left it
+		l.sojournTarget(te)
+	}
 
 	a := decay(dt / l.tauX)
 	in := (1 - a) / dt
@@ -264,16 +267,18 @@ func (l *Limiter) offered(by *[MaxLevels + 1]uint64, dt float64) (n uint64) {
 		return 0
 	}
 	fade := decay(dt / 20)
-	l.pdSum = 0
-	for p := range l.pd[:l.cfg.Levels+1] {
-		v := l.pd[p] * fade
-		if k := by[p]; k > 0 {
+	sum := 0.0
+	pd := l.pd[:l.cfg.Levels+1]
+	for p, k := range by[:len(pd)] {
+		v := pd[p] * fade
+		if k > 0 {
 			n += k
 			v += float64(k)
 		}
-		l.pd[p] = v
-		l.pdSum += v
+		pd[p] = v
+		sum += v
 	}
+	l.pdSum = sum
 	a := decay(dt / 5)
 	l.lambda = l.lambda*a + float64(n)/dt*(1-a)
 	l.lambdaW = l.lambdaW*a + 1 - a
@@ -282,6 +287,7 @@ func (l *Limiter) offered(by *[MaxLevels + 1]uint64, dt float64) (n uint64) {
 
 // sojournTarget sets τ* and τx.
 func (l *Limiter) sojournTarget(te float64) {
+	l.te = te
 	if l.w0 > 0 {
 		l.tau = max(1.5*l.w0, l.w0+alpha*max(0, te-l.b99))
 	} else {
@@ -437,6 +443,7 @@ func (l *Limiter) Tripped(slow bool) {
 func (l *Limiter) Restart() {
 	l.x, l.nbar, l.w, l.errOcc, l.thr, l.out = 0, 0, 0, 0, 0, 0
 	l.phi = 0
+	l.te = 0
 	l.mu = max(l.mu, l.muCalm) // that nothing came out of a dead target says nothing of what a living one can do
 	if l.on(SlowStart) {
 		l.cwnd0 = max(2, l.n0/4)

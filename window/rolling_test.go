@@ -2,6 +2,7 @@ package window
 
 import (
 	"math"
+	"math/rand/v2"
 	"testing"
 	"time"
 	"unsafe"
@@ -373,7 +374,52 @@ func BenchmarkQuantile(b *testing.B) {
 	for i := range 60 {
 		r.AddLatency(0, 60+i, uint64(i+1))
 	}
-	for b.Loop() {
-		r.Quantile(Span5s, 0.99)
+	for _, c := range []struct {
+		name string
+		step float64
+	}{{"fresh", 1e-9}, {"again", 0}} {
+		b.Run(c.name, func(b *testing.B) {
+			q := 0.99
+			for b.Loop() {
+				r.Quantile(Span5s, q)
+				q -= c.step
+			}
+		})
+	}
+}
+
+// Asked again, a window answers from memory; whatever may have moved in between, the answer is that of a window without one.
+func TestQuantileFromMemoryIsNeverOld(t *testing.T) {
+	for seed := range uint64(5) {
+		r := rand.New(rand.NewPCG(seed, 8))
+		w := New()
+		var now time.Duration
+		for i := range 20_000 {
+			switch r.IntN(6) {
+			case 0:
+				w.AddLatency(now, r.IntN(Buckets), uint64(r.IntN(3)))
+			case 1:
+				w.Add(now, Counts{Success: 1})
+			case 2:
+				now += time.Duration(r.Int64N(int64(300 * time.Millisecond)))
+				w.Advance(now)
+			case 3:
+				if r.IntN(500) == 0 {
+					now += time.Duration(r.Int64N(int64(2 * time.Minute)))
+					w.Advance(now)
+				}
+				if r.IntN(1000) == 0 {
+					now = time.Duration(r.Int64N(int64(time.Minute)))
+					w.Reset(now)
+				}
+			}
+			s, q := Span(r.IntN(int(Spans))), []float64{0.5, 0.99}[r.IntN(20)/19]
+			got, ok := w.Quantile(s, q)
+			fresh := *w
+			fresh.sums[s].last = answer{}
+			if want, known := fresh.Quantile(s, q); got != want || ok != known {
+				t.Fatalf("seed %d, step %d: Quantile(%v, %v) = %v, %v, want %v, %v", seed, i, s.Duration(), q, got, ok, want, known)
+			}
+		}
 	}
 }
