@@ -26,8 +26,8 @@ func newModel() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(
-		newModelAmplification(), newModelJitter(), newModelTimeout(), newModelThreshold(), newModelBreaker(), newModelLittlesLaw(),
-		newModelFloor(),
+		newModelAmplification(), newModelJitter(), newModelBackoff(), newModelTimeout(), newModelThreshold(), newModelBreaker(), newModelLittlesLaw(),
+		newModelFloor(), newModelCascade(),
 	)
 	return cmd
 }

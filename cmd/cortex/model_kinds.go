@@ -38,6 +38,28 @@ func newModelJitter() *cobra.Command {
 		}, pure(model.Jitter))
 }
 
+func newModelBackoff() *cobra.Command {
+	return modelCommand("backoff", "What each retry delay wastes and loses, and the base and ceiling that cost least",
+		"  cortex model backoff --recovery lognormal --mean 5s --sigma 1.5\n  cortex model backoff --law full-jitter --attempt-cost 10 --plot backoff.svg",
+		model.DefaultBackoff(), func(f *pflag.FlagSet, in *model.BackoffInput) {
+			f.StringVar(&in.Law, "law", in.Law, "the law that is judged: pressure, exponential, full-jitter, equal-jitter or decorrelated")
+			f.DurationVar(&in.Base, "base", in.Base, "base of the delay, 1ms to 1h")
+			f.DurationVar(&in.Max, "max", in.Max, "ceiling of the delay, the base to 1h")
+			f.DurationVar(&in.PressureBase, "pressure-base", in.PressureBase, "base of the pressure law, 1ms to the ceiling")
+			f.Float64SliceVar(&in.CPS, "cps", in.CPS, "pressures of the pressure law, each 0 to 1; it is judged at the first")
+			f.IntVar(&in.Attempts, "attempts", in.Attempts, "attempts in the schedule, 1 to 30")
+			f.StringVar(&in.Recovery.Kind, "recovery", in.Recovery.Kind, "how long outages last: exponential, lognormal, uniform, constant or pareto")
+			f.DurationVar(&in.Recovery.Mean, "mean", in.Recovery.Mean, "mean length of an outage, 1ms to 24h")
+			f.Float64Var(&in.Recovery.Sigma, "sigma", in.Recovery.Sigma, "σ of a lognormal, 0.05 to 5")
+			f.Float64Var(&in.Recovery.Alpha, "alpha", in.Recovery.Alpha, "tail exponent of a Pareto, 1.05 to 100")
+			f.Float64Var(&in.AttemptCost, "attempt-cost", in.AttemptCost, "of a wasted attempt, 0 to 1e6")
+			f.Float64Var(&in.SecondCost, "second-cost", in.SecondCost, "of a second lost after the recovery, 0 to 1e6")
+			f.Float64Var(&in.Factor, "factor", in.Factor, "a setting is right that costs at most so many times the best, 1.01 to 100")
+			f.IntVar(&in.Paths, "paths", in.Paths, "draws of the jitter, 2 to 2000")
+			f.Uint64Var(&in.Seed, "seed", in.Seed, "of the jitter")
+		}, pure(model.Backoff))
+}
+
 func newModelTimeout() *cobra.Command {
 	return modelCommand("timeout", "How many calls a timeout of k × p99.9 cuts off",
 		"  cortex model timeout --k 3 --lognormal 1,1.5\n  cortex model timeout --pareto 2 --samples 1000,10000 --plot timeout.svg",

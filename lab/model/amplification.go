@@ -3,6 +3,7 @@ package model
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/seed-a29ca62a/cortex/lab/plot"
 )
@@ -58,17 +59,7 @@ func Amplification(in AmplificationInput) (Report, error) {
 	if budget {
 		table.Columns = append(table.Columns, Column{"with the budget of " + percent(in.Budget), ""})
 	}
-	rates := []float64{0.01, 0.1, 0.3, 0.5, 0.9, 1}
-	for i, f := range rates {
-		if f == in.FailureRate {
-			break
-		}
-		if f > in.FailureRate {
-			rates = append(rates[:i:i], append([]float64{in.FailureRate}, rates[i:]...)...)
-			break
-		}
-	}
-	for _, f := range rates {
+	for _, f := range with([]float64{0.01, 0.1, 0.3, 0.5, 0.9, 1}, in.FailureRate) {
 		row := []any{f, amplification(f, in.Retries)}
 		if budget {
 			row = append(row, withBudget(f, in.Retries, in.Budget))
@@ -144,6 +135,15 @@ func plural(n int, one, many string) string {
 		return "1 " + one
 	}
 	return fmt.Sprintf("%d %s", n, many)
+}
+
+// with puts v into an ascending list unless it is there.
+func with(list []float64, v float64) []float64 {
+	i, found := slices.BinarySearch(list, v)
+	if found {
+		return list
+	}
+	return slices.Insert(list, i, v)
 }
 
 // distinct drops values that came before.

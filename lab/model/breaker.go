@@ -87,7 +87,7 @@ func Breaker(in BreakerInput) (Report, error) {
 	mean, trips := posteriorMean(in.Failures, in.Successes), b.MeanTrips(uint64(in.Failures), uint64(in.Successes))
 	r := Report{
 		Model: "breaker",
-		Claim: fmt.Sprintf("%s among %d outcomes move the mean of the Beta(1,1) posterior to 2/3", plural(in.Failures, "failure", "failures"), in.Failures+in.Successes),
+		Claim: fmt.Sprintf("%s and %s move the mean of the Beta(1,1) posterior to 2/3", plural(in.Failures, "failure", "failures"), plural(in.Successes, "success", "successes")),
 		Formula: []string{
 			"mean = (f+1)/(f+s+2); the article's circuit opens when it exceeds the threshold",
 			"P(θ > x | f, s) = 1 − I_x(f+1, s+1) = P(Bin(f+s+1, x) ≤ f)",
@@ -113,15 +113,7 @@ func Breaker(in BreakerInput) (Report, error) {
 
 	walk := Table{Title: "A healthy target trips the article's circuit at a threshold of 0.5", Columns: []Column{{"failure rate p", ""}, {"at its first call", ""},
 		{"within 10", ""}, {"within 100", ""}, {"within 1000", ""}, {"ever, p/(1−p)", ""}}}
-	rates := []float64{0.001, 0.01, 0.05}
-	known := false
-	for _, p := range rates {
-		known = known || p == in.FailureRate
-	}
-	if !known {
-		rates = append(rates, in.FailureRate)
-	}
-	for _, p := range rates {
+	for _, p := range with([]float64{0.001, 0.01, 0.05}, in.FailureRate) {
 		walk.Rows = append(walk.Rows, []any{p, p, tripsWithin(p, 10), tripsWithin(p, 100), tripsWithin(p, 1000), everTrips(p)})
 	}
 	rule := Table{Title: "What the adaptive circuit waits for", Columns: []Column{{"failures in a row", ""}, {"θ*", ""}, {"failures", ""}, {"P(θ > θ*)", ""}, {"by chance at p = " + short(in.FailureRate), ""}}}

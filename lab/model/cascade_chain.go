@@ -108,7 +108,7 @@ func (c *chain) balance() {
 	}
 	rising := true
 	for n := range c.room + 1 {
-		up := n < c.room && c.stationary[n+1] > c.stationary[n]
+		up := n < c.room && c.up[n] > c.down[n+1]
 		switch {
 		case rising && !up:
 			c.modes = append(c.modes, n)
@@ -199,7 +199,7 @@ func evolve(x, up, down []float64, t float64) {
 	lo, hi := extent(x)
 	for t > 0 && lo <= hi {
 		q := 0.0
-		for n := max(0, lo-chunk); n <= min(len(x)-1, hi+chunk); n++ {
+		for n := max(0, lo-2*chunk); n <= min(len(x)-1, hi+2*chunk); n++ { // it takes fewer steps than that
 			q = max(q, up[n]+down[n])
 		}
 		if q == 0 {

@@ -76,10 +76,7 @@ func Floor(in FloorInput) (Report, error) {
 		t.Rows = append(t.Rows, []any{l, in.CPS * float64(l), f, list(shed), list(keep)})
 	}
 	delays := Table{Title: "The retry delay", Columns: []Column{{"CPS", ""}, {"times as long", ""}, {"floor of " + fmt.Sprint(in.Levels[0]), ""}}}
-	for _, cps := range []float64{0, 0.3, 0.6, 0.7, in.CPS, 0.8, 1} {
-		if cps == in.CPS && len(delays.Rows) != 4 {
-			continue // it is one of the others
-		}
+	for _, cps := range with([]float64{0, 0.3, 0.6, 0.7, 0.8, 1}, in.CPS) {
 		delays.Rows = append(delays.Rows, []any{cps, delayFactor(cps), floorOf(cps, in.Levels[0])})
 	}
 	r.Tables = []Table{t, delays}

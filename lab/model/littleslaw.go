@@ -48,17 +48,7 @@ func LittlesLaw(in LittlesLawInput) (Report, error) {
 	}
 	t := Table{Title: "Saturation by the share of slow calls", Columns: []Column{{"slow share", ""}, {"E[S]", "s"}, {"saturation", "calls/s"},
 		{"threads used at " + short(in.Rate) + "/s", ""}, {"fits", ""}}}
-	shares := []float64{0, 0.001, 0.01, 0.1, 0.5, 1}
-	for i := 0; i <= len(shares); i++ {
-		if i == len(shares) || in.SlowShare < shares[i] {
-			shares = append(shares[:i:i], append([]float64{in.SlowShare}, shares[i:]...)...)
-			break
-		}
-		if in.SlowShare == shares[i] {
-			break
-		}
-	}
-	for _, x := range shares {
+	for _, x := range with([]float64{0, 0.001, 0.01, 0.1, 0.5, 1}, in.SlowShare) {
 		used := in.Rate * meanService(slow, fast, x)
 		t.Rows = append(t.Rows, []any{x, meanService(slow, fast, x), saturation(x), min(used, threads), used < threads})
 	}
