@@ -65,7 +65,11 @@ type World struct {
 
 	freeCalls    []*Call
 	freeAttempts []*Attempt
+	alive        *alive // in tests
 }
+
+// alive keeps what is free from being used again, so that a use of it shows.
+type alive struct{ calls, attempts int }
 
 // New makes a run; the error is of the options or of a guard.
 func New(o Options) (*World, error) {
@@ -213,6 +217,16 @@ func (w *World) advance(to time.Duration) {
 	w.now = to
 }
 
+// Advance moves the time on to t, for whoever acts between events; what was due before happens first.
+func (w *World) Advance(t time.Duration) {
+	for at, _, ok := w.next(); ok && at < t; at, _, ok = w.next() {
+		w.Step()
+	}
+	if t > w.now {
+		w.advance(t)
+	}
+}
+
 // Run makes the whole run.
 func (w *World) Run() Result {
 	for n := 0; ; n++ {
@@ -332,7 +346,7 @@ func (w *World) Send(c *Call, limit time.Duration, done func(Failure)) *Attempt 
 	return a
 }
 
-// Abandon tells that the client of an attempt has gone before its end.
+// Abandon tells that the client of an attempt has gone before its end. Once done was told, the attempt may be another call's.
 func (w *World) Abandon(a *Attempt) {
 	if !a.over {
 		w.end(a)
@@ -451,10 +465,18 @@ func (w *World) newCall() *Call {
 		w.freeCalls = w.freeCalls[:n-1]
 		return c
 	}
+	if w.alive != nil {
+		w.alive.calls++
+	}
 	return &Call{}
 }
 
 func (w *World) freeCall(c *Call) {
+	if w.alive != nil {
+		w.alive.calls--
+		*c = Call{tier: -1, instance: -1, Priority: -1, Start: -1, Deadline: -1}
+		return
+	}
 	*c = Call{}
 	w.freeCalls = append(w.freeCalls, c)
 }
@@ -466,6 +488,9 @@ func (w *World) newAttempt(c *Call) *Attempt {
 		w.freeAttempts = w.freeAttempts[:n-1]
 	} else {
 		a = &Attempt{ctx: attemptContext{Context: context.Background()}}
+		if w.alive != nil {
+			w.alive.attempts++
+		}
 	}
 	a.Call, a.Number, a.Start = c, c.number, w.now
 	c.number++
@@ -482,5 +507,12 @@ func (w *World) release(a *Attempt) {
 	a.work++
 	a.Call, a.done, a.Mine, a.ctx.expired = nil, nil, 0, false
 	a.Permit, a.door = cortex.Permit{}, cortex.Permit{}
+	if w.alive != nil {
+		w.alive.attempts--
+		if a.refs < 0 {
+			panic("an attempt was given up twice")
+		}
+		return
+	}
 	w.freeAttempts = append(w.freeAttempts, a)
 }
