@@ -13,15 +13,14 @@ import (
 //
 //   - 2xx, 3xx and 101 are successes;
 //   - 429 is throttled, retryable, with the server's hint ([RetryAfter]). So is a 503 with which a guard below sheds
-//     ([HeaderReason]); one with which it says that its circuit is open is throttled and not retryable: failing fast is the
-//     point of opening. Neither speaks against the target. A [Transport] whose engine has Config.DistrustRemote takes both for
+//     ([HeaderReason]); one with which it says that its circuit is open is neutral and not retryable: failing fast is the
+//     point of opening, and there is no load to take off. Neither speaks against the target. A [Transport] whose engine has Config.DistrustRemote takes both for
 //     an ordinary 503: a target could otherwise keep its circuit closed by that field;
 //   - 408 (the server closed a connection it took for idle; RFC 9110, 15.5.9) and 425 (it will not risk a replay; RFC 8470)
 //     are neutral and retryable;
 //   - other 4xx, 501, 505, 506 and 510 find fault with the request: neutral, not retryable;
 //   - a fallback that a guard below gave ([HeaderFallback]) is no success of the target's, whatever its status below 400 says:
-//     throttled where [HeaderReason] says that the guard shed the call or that its circuit is open, else neutral. Neither is
-//     retryable;
+//     throttled where [HeaderReason] says that the guard shed the call, else neutral. Neither is retryable;
 //   - 504 is a timeout, every other 5xx and what is no status at all (RFC 9110, 15) a failure; retryable.
 //
 // A gRPC answer (HTTP status 200, Content-Type application/grpc) goes by its Grpc-Status, where that is in the header already:
@@ -36,7 +35,7 @@ func ClassOf(resp *http.Response, now time.Time) cortex.Class {
 // classOf is ClassOf; trusted says that what the guard below gives as its reason is believed.
 func classOf(resp *http.Response, now func() time.Time, trusted bool) cortex.Class {
 	if isFallback(resp) {
-		if refused, _ := guardRefusal(resp.Header); refused && trusted {
+		if refused, open := guardRefusal(resp.Header); refused && !open && trusted {
 			return cortex.Class{Outcome: cortex.Throttled}
 		}
 		return cortex.Class{Outcome: cortex.Neutral}
@@ -54,7 +53,10 @@ func classOf(resp *http.Response, now func() time.Time, trusted bool) cortex.Cla
 	case s == http.StatusServiceUnavailable:
 		c := cortex.Class{Outcome: cortex.Failed, Retryable: true}
 		if refused, open := guardRefusal(resp.Header); refused && trusted {
-			c = cortex.Class{Outcome: cortex.Throttled, Retryable: !open}
+			c = cortex.Class{Outcome: cortex.Throttled, Retryable: true}
+			if open {
+				c = cortex.Class{Outcome: cortex.Neutral}
+			}
 		}
 		return withHint(c, resp.Header, now())
 	case s == http.StatusRequestTimeout || s == http.StatusTooEarly:

@@ -18,8 +18,8 @@ func TestFallbackFromBelowIsNoSuccess(t *testing.T) {
 	}{
 		{status: 202, fallback: "static", want: cortex.Neutral},
 		{status: 200, fallback: "cache;age=12", reason: "MAX_RETRIES_EXCEEDED", want: cortex.Neutral},
-		{status: 202, fallback: "static", reason: "CIRCUIT_OPEN", want: cortex.Throttled},
-		{status: 202, fallback: "static", reason: "CIRCUIT_OPEN_EMERGENCY", want: cortex.Throttled},
+		{status: 202, fallback: "static", reason: "CIRCUIT_OPEN", want: cortex.Neutral},
+		{status: 202, fallback: "static", reason: "CIRCUIT_OPEN_EMERGENCY", want: cortex.Neutral},
 		{status: 302, fallback: "static", reason: cortex.ReasonShed.String(), want: cortex.Throttled},
 		{status: 200, fallback: "static", kind: "application/grpc", grpc: "0", want: cortex.Neutral},
 		{status: 200, fallback: "static", kind: "application/grpc", want: cortex.Neutral},
@@ -76,7 +76,10 @@ func TestDistrustedTargetCannotExcuseItsFailures(t *testing.T) {
 					}
 					w.WriteHeader(status)
 				})
-				want := []cortex.Outcome{cortex.Throttled, cortex.Throttled}
+				want := []cortex.Outcome{cortex.Neutral, cortex.Neutral}
+				if reason == cortex.ReasonShed.String() {
+					want = []cortex.Outcome{cortex.Throttled, cortex.Throttled}
+				}
 				if distrust {
 					want = []cortex.Outcome{cortex.Failed, cortex.Neutral}
 				}

@@ -46,8 +46,8 @@ func TestClassOf(t *testing.T) {
 		{0, nil, failed}, {-1, nil, failed}, {99, nil, failed}, {199, nil, failed}, {600, nil, failed}, {1000, nil, failed},
 		// A guard below refuses.
 		{503, []string{"Cortex-Reason: SHED_LOW_PRIORITY", "Retry-After: 2"}, hinted(throttled, 2*time.Second)},
-		{503, []string{"Cortex-Reason: CIRCUIT_OPEN", "Retry-After: 2"}, cortex.Class{Outcome: cortex.Throttled, RetryAfter: 2 * time.Second}},
-		{503, []string{"Cortex-Reason: CIRCUIT_OPEN_EMERGENCY"}, cortex.Class{Outcome: cortex.Throttled}},
+		{503, []string{"Cortex-Reason: CIRCUIT_OPEN", "Retry-After: 2"}, cortex.Class{Outcome: cortex.Neutral, RetryAfter: 2 * time.Second}},
+		{503, []string{"Cortex-Reason: CIRCUIT_OPEN_EMERGENCY"}, cortex.Class{Outcome: cortex.Neutral}},
 		// It passes on what its target answered, or what it says is no reason.
 		{503, []string{"Cortex-Reason: MAX_RETRIES_EXCEEDED"}, failed},
 		{502, []string{"Cortex-Reason: CIRCUIT_OPEN"}, failed},

@@ -71,8 +71,16 @@ func (v *verdict) good() bool {
 	if v.resp == nil || v.class.Retryable {
 		return false
 	}
-	o := v.class.Outcome
-	return o == cortex.Success || o == cortex.Neutral || o == cortex.Throttled && isFallback(v.resp)
+	switch v.class.Outcome {
+	case cortex.Success:
+		return true
+	case cortex.Throttled:
+		return isFallback(v.resp)
+	case cortex.Neutral: // but a guard's refusal is no answer, unless it gave one in the target's stead
+		_, open := guardRefusal(v.resp.Header)
+		return !open || v.resp.StatusCode != http.StatusServiceUnavailable || isFallback(v.resp)
+	}
+	return false
 }
 
 func (a *attempt) run(c *call) verdict {

@@ -195,7 +195,7 @@ func (c *call) again(a *attempt, v *verdict) bool {
 		f.Class.Retryable = skip == ReplayNotSkipped
 	}
 	d := cortex.Decision{Reason: cortex.ReasonNotRetryable}
-	if f.Class != (cortex.Class{}) { // which Decide would take for none given
+	if f.Class.Retryable || f.Class.Outcome != cortex.Neutral { // which Decide would take for none given
 		d = c.engine.Decide(f)
 	}
 	if d.Retry {

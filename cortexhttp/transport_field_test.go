@@ -164,7 +164,7 @@ func TestOpenCircuitOfAGuardBelowIsNotRetried(t *testing.T) {
 	if status, _ := finish(t, resp, err); status != 503 || rep.Attempts != 1 || rep.Reason != cortex.ReasonNotRetryable {
 		t.Errorf("status %d, %+v", status, rep)
 	}
-	if s := e.Stats(); s.Failures != 0 || s.Throttled != 1 || len(statuses) != 1 {
+	if s := e.Stats(); s.Failures != 0 || s.Neutral != 1 || len(statuses) != 1 {
 		t.Errorf("%+v", s)
 	}
 }
