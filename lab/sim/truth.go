@@ -10,7 +10,7 @@ type Truth struct {
 // truth looks into the target.
 func (w *World) truth() Truth {
 	t := w.target
-	x := Truth{InService: len(t.serving), Waiting: t.n}
+	x := Truth{InService: len(t.serving), Waiting: t.n - t.holes}
 	if f := t.throttle; f != nil {
 		x.Tokens = min(burst(f.Limit), t.tokens+(w.now-t.refilled).Seconds()*f.Limit)
 	}
