@@ -36,7 +36,7 @@ func DefaultCascade() CascadeInput {
 		BaseDelay: 100 * time.Millisecond, Budget: 0.1, Window: 10 * time.Second, Sleep: 5 * time.Second, Hang: 5 * time.Second,
 		Horizon: 25 * time.Second, Runs: 300, Policies: []string{"none", "exponential-jitter", "token-bucket", "hystrix", "cortex-adaptive"}, Seed: 1,
 		Dependencies: 20}
-	for _, x := range []int{10, 15, 20, 22, 24, 26, 28, 30, 40, 50, 60, 70, 80, 85, 90, 95} {
+	for _, x := range []int{10, 20, 22, 24, 26, 30, 40, 50, 60, 70, 80, 85, 90, 95} {
 		in.Utilisations = append(in.Utilisations, float64(x)/100)
 	}
 	return in

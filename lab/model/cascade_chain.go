@@ -190,56 +190,75 @@ func addLog(a, b float64) float64 {
 
 const (
 	chunk = 600   // uniformised steps at a time: e^−600 is still a float
-	tiny  = 1e-25 // mass that is not followed further
+	tiny  = 1e-18 // mass and weight that are not followed further
+	still = 1e-14 // what changes less than this in a chunk has settled
 )
 
-// evolve moves a distribution on by t seconds at these rates, by uniformisation: x·e^(Qt) = Σ Poisson(k; qt)·x·(I + Q/q)^k. All terms
-// are positive. Only the stretch of states that has mass is worked on.
-func evolve(x, up, down []float64, t float64) {
+// A stroll moves distributions on by uniformisation; it keeps what it needs for that.
+type stroll struct{ sum, was, up, down, stay []float64 }
+
+func newStroll(states int) *stroll {
+	all := make([]float64, 5*states)
+	part := func(i int) []float64 { return all[i*states : (i+1)*states] }
+	return &stroll{part(0), part(1), part(2), part(3), part(4)}
+}
+
+// evolve moves x on by t seconds at these rates: x·e^(Qt) = Σ Poisson(k; qt)·x·(I + Q/q)^k. All terms are positive. Only the stretch of
+// states that has mass is worked on, and only until it has settled.
+func (s *stroll) evolve(x, up, down []float64, t float64) {
+	q := 0.0
+	for n := range x {
+		q = max(q, up[n]+down[n])
+	}
+	if q == 0 {
+		return
+	}
+	for n := range x {
+		s.up[n], s.down[n] = up[n]/q, down[n]/q
+		s.stay[n] = max(0, 1-s.up[n]-s.down[n])
+	}
 	lo, hi := extent(x)
-	for t > 0 && lo <= hi {
-		q := 0.0
-		for n := max(0, lo-2*chunk); n <= min(len(x)-1, hi+2*chunk); n++ { // it takes fewer steps than that
-			q = max(q, up[n]+down[n])
-		}
-		if q == 0 {
-			return
-		}
+	for t > 0 {
 		dt := min(t, chunk/q)
 		t -= dt
 		mean := q * dt
-		sum := make([]float64, len(x))
+		clear(s.sum)
+		copy(s.was, x)
 		weight := math.Exp(-mean)
 		for k := 0; ; k++ {
-			for n := lo; n <= hi; n++ {
-				sum[n] += weight * x[n]
-			}
-			if float64(k) > mean && weight < 1e-18 {
+			if weight > tiny {
+				for n := lo; n <= hi; n++ {
+					s.sum[n] += weight * x[n]
+				}
+			} else if float64(k) > mean {
 				break
 			}
-			lo, hi = step(x, up, down, q, lo, hi)
+			lo, hi = s.step(x, lo, hi)
 			weight *= mean / float64(k+1)
 		}
-		copy(x, sum)
+		copy(x, s.sum)
+		change := 0.0
+		for n := range x {
+			change += math.Abs(x[n] - s.was[n])
+		}
+		if change < still {
+			return
+		}
 		lo, hi = extent(x)
 	}
 }
 
 // step is x·(I + Q/q) in place for states lo to hi; it returns the stretch that then has mass.
-func step(x, up, down []float64, q float64, lo, hi int) (int, int) {
-	to := min(hi+1, len(x)-1)
-	from := max(lo-1, 0)
-	before := 0.0 // x[n−1] as it was
+func (s *stroll) step(x []float64, lo, hi int) (from, to int) {
+	from, to = max(lo-1, 0), min(hi+1, len(x)-1)
+	before := 0.0 // what comes from below
 	for n := from; n <= to; n++ {
 		was := x[n]
-		next := was * (1 - (up[n]+down[n])/q)
-		if n > 0 {
-			next += before * up[n-1] / q
-		}
+		next := was*s.stay[n] + before
 		if n+1 < len(x) {
-			next += x[n+1] * down[n+1] / q
+			next += x[n+1] * s.down[n+1]
 		}
-		x[n], before = next, was
+		x[n], before = next, was*s.up[n]
 	}
 	for from < to && x[from] < tiny {
 		x[from] = 0

@@ -24,7 +24,7 @@ func (c *chain) trigger(hang, horizon float64, breaker *breakerRule) fate {
 	if barrier < 0 {
 		barrier = c.room
 	}
-	b := board{c: c, closed: c.within(0, barrier), open: make([]float64, c.room+1), hang: hang}
+	b := board{c: c, closed: c.within(0, barrier), open: make([]float64, c.room+1), hang: hang, stroll: newStroll(c.room + 1)}
 	if breaker == nil {
 		b.run(0, hang+horizon)
 	} else {
@@ -47,6 +47,7 @@ type board struct {
 	c            *chain
 	closed, open []float64
 	hang         float64
+	stroll       *stroll
 }
 
 // guarded runs to the horizon with a breaker. Its clocks are as good as fixed, so they are ticks: at each detection time what is in a
@@ -102,11 +103,11 @@ func (b *board) run(from, to float64) {
 		dt := t - cuts[i]
 		if middle := cuts[i] + dt/2; middle < b.hang {
 			up := b.c.arrivals(b.late(middle))
-			evolve(b.closed, up, none, dt)
+			b.stroll.evolve(b.closed, up, none, dt)
 			continue
 		}
-		evolve(b.closed, b.c.up, b.c.down, dt)
-		evolve(b.open, none, b.c.down, dt)
+		b.stroll.evolve(b.closed, b.c.up, b.c.down, dt)
+		b.stroll.evolve(b.open, none, b.c.down, dt)
 	}
 }
 
