@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -46,17 +47,8 @@ func Panels(t *suite.Timeline) []plot.Panel {
 		return plot.Chart{Title: title, X: x, Y: y, Series: s, Bands: bands, YMin: yMin, YMax: yMax}
 	}
 
-	var goodput []plot.Series
-	for i, p := range t.Priorities {
-		goodput = append(goodput, series(fmt.Sprintf("priority %d", p), func(s *suite.TimeSample) float64 {
-			if s.Offered == 0 || i >= len(s.Goodput) {
-				return math.NaN() // no call, no share of them
-			}
-			return 100 * s.Goodput[i]
-		}))
-	}
 	panels := []plot.Panel{
-		chart(t.Scenario+", "+t.Policy+": goodput by priority", "% of calls", 0, 100, goodput...),
+		chart(t.Scenario+", "+t.Policy+": goodput by priority", "% of calls", 0, 100, goodput(t, unit)...),
 		chart("Load", "a second", 0, math.NaN(),
 			series("calls offered", func(s *suite.TimeSample) float64 { return s.Offered }),
 			series("attempts at the downstream", func(s *suite.TimeSample) float64 { return s.Attempts })),
@@ -83,19 +75,60 @@ func Panels(t *suite.Timeline) []plot.Panel {
 	if circuit {
 		s := series("", func(s *suite.TimeSample) float64 {
 			switch s.Circuit {
-			case "CLOSED":
+			case "closed":
 				return 0
-			case "HALF_OPEN":
+			case "half-open":
 				return 1
-			case "OPEN":
+			case "open":
 				return 2
 			}
 			return math.NaN()
 		})
 		s.Step = true
-		panels = append(panels, chart("Circuit", "0 closed, 1 half-open, 2 open", 0, 2, s))
+		panels = append(panels, chart("Circuit", "0 closed, 1 half-open, 2 open", -0.2, 2.2, s))
 	}
 	return panels
+}
+
+// goodput is a line for each priority. Samples are put together until a line is not the noise of a few calls.
+func goodput(t *suite.Timeline, unit time.Duration) []plot.Series {
+	const (
+		enough = 40 // calls of a priority
+		least  = 24 // points of a line
+	)
+	all := make([]plot.Series, len(t.Priorities))
+	for i, p := range t.Priorities {
+		calls := 0.0
+		for _, s := range t.Samples {
+			if i < len(s.Calls) {
+				calls += s.Calls[i]
+			}
+		}
+		together := len(t.Samples)
+		if calls > 0 {
+			together = int(math.Ceil(enough * float64(len(t.Samples)) / calls))
+		}
+		together = max(1, min(together, len(t.Samples)/least))
+		all[i].Name, all[i].Step = fmt.Sprintf("priority %d", p), true
+		from, y := 0.0, 0.0
+		for chunk := range slices.Chunk(t.Samples, together) {
+			calls, good := 0.0, 0.0
+			for _, s := range chunk {
+				if i < len(s.Calls) && s.Calls[i] > 0 {
+					calls += s.Calls[i]
+					good += s.Calls[i] * s.Goodput[i]
+				}
+			}
+			y = math.NaN() // no call, no share of them
+			if calls > 0 {
+				y = 100 * good / calls
+			}
+			all[i].X, all[i].Y = append(all[i].X, from), append(all[i].Y, y)
+			from = inUnit(chunk[len(chunk)-1].At, unit)
+		}
+		all[i].X, all[i].Y = append(all[i].X, from), append(all[i].Y, y) // the last one holds to the end
+	}
+	return all
 }
 
 // axis is the unit of time that suits the run's length, and the label with it.

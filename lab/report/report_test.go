@@ -152,9 +152,9 @@ func TestFormats(t *testing.T) {
 func timeline(length time.Duration, circuit bool) *suite.Timeline {
 	t := &suite.Timeline{Scenario: "S1", Policy: "p", Incidents: []scenario.Interval{{From: length / 3, To: length / 2}}, Priorities: []int{9, 2}}
 	for i := range 100 {
-		s := suite.TimeSample{At: length * time.Duration(i+1) / 100, Offered: 400, Attempts: 500, Goodput: []float64{1, 0.5}}
+		s := suite.TimeSample{At: length * time.Duration(i+1) / 100, Offered: 400, Attempts: 500, Calls: []float64{200, 100}, Goodput: []float64{1, 0.5}}
 		if circuit {
-			s.CPS, s.F, s.Circuit = 0.5, 1, []string{"CLOSED", "OPEN", "HALF_OPEN"}[i%3]
+			s.CPS, s.F, s.Circuit = 0.5, 1, []string{"closed", "open", "half-open"}[i%3]
 		}
 		t.Samples = append(t.Samples, s)
 	}

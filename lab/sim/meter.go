@@ -72,6 +72,7 @@ type meter struct {
 	sample     time.Duration
 	nextSample time.Duration
 	since      Sample
+	cohorts    []ClassSample // by sample of arrival, then priority
 }
 
 type classCount struct{ offered, good int }
@@ -106,6 +107,7 @@ func (m *meter) init(s *scenario.Scenario, samples int) {
 	if samples > 0 {
 		m.sample = max(1, s.Duration/time.Duration(samples))
 		m.nextSample = m.sample
+		m.cohorts = make([]ClassSample, int(s.Duration/m.sample)*len(s.Priorities))
 	} else {
 		m.nextSample = math.MaxInt64
 	}
@@ -114,6 +116,26 @@ func (m *meter) init(s *scenario.Scenario, samples int) {
 
 // Sample is what happened since the last one; it is only valid in Options.Observe.
 func (w *World) Sample() Sample { return w.meter.since }
+
+// Cohorts are, after the run, the calls that arrived between one sample and the next and what became of them in the end, by
+// priority: what Sample counts as answered may have arrived before.
+func (w *World) Cohorts() [][]ClassSample {
+	m, n := &w.meter, len(w.meter.total)
+	var all [][]ClassSample
+	for i := 0; i < len(m.cohorts); i += n {
+		all = append(all, m.cohorts[i:i+n])
+	}
+	return all
+}
+
+// cohort is where a call that arrived at start is counted; nil where nothing is sampled.
+func (m *meter) cohort(start time.Duration, class int) *ClassSample {
+	n := len(m.total)
+	if len(m.cohorts) == 0 {
+		return nil
+	}
+	return &m.cohorts[min(int(start/m.sample), len(m.cohorts)/n-1)*n+class]
+}
 
 func (m *meter) sampleDue(t time.Duration) bool { return t >= m.nextSample }
 
@@ -226,6 +248,9 @@ func (m *meter) offered(c *Call, now time.Duration) {
 	m.total[c.meter.class].offered++
 	m.since.Offered++
 	m.since.ByClass[c.meter.class].Offered++
+	if k := m.cohort(c.Start, int(c.meter.class)); k != nil {
+		k.Offered++
+	}
 	if wrong {
 		m.offeredInFault++
 	}
@@ -263,6 +288,9 @@ func (m *meter) finished(c *Call, ok bool, now time.Duration) {
 	}
 	m.total[c.meter.class].good++
 	m.since.ByClass[c.meter.class].Good++
+	if k := m.cohort(c.Start, int(c.meter.class)); k != nil {
+		k.Good++
+	}
 	m.latency.add(now - c.Start)
 	m.bins[int(c.Start/bin)%len(m.bins)].good++
 	m.seconds[int(c.Start/time.Second)%len(m.seconds)].served[c.meter.class]++

@@ -65,9 +65,10 @@ type Timeline struct {
 type TimeSample struct {
 	At                  time.Duration
 	Offered, Attempts   float64   // a second
-	Goodput             []float64 // by priority: share of the calls that arrived in it
+	Calls               []float64 // by priority: calls that arrived in it
+	Goodput             []float64 // by priority: share of Calls that was answered in the end; NaN without calls
 	CPS, F, L, Q, B, C  float64   // at its end; 0 for policies without a score
 	Evidence            float64
 	Shed, Limit, Flight float64
-	Circuit             string // state of the first guard's circuit: CLOSED, OPEN, HALF_OPEN; "" = has none
+	Circuit             string // state of the first guard's circuit: closed, half-open, open; "" = has none
 }

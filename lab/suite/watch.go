@@ -26,13 +26,6 @@ func Watch(s *scenario.Scenario, name string, o Options) (*Timeline, error) {
 	so.Observe = func(w *sim.World) {
 		x := w.Sample()
 		at := TimeSample{At: w.Now(), Offered: float64(x.Offered) / length, Attempts: float64(x.Attempts) / length}
-		for _, c := range x.ByClass {
-			g := 0.0
-			if c.Offered > 0 {
-				g = float64(c.Good) / float64(c.Offered)
-			}
-			at.Goodput = append(at.Goodput, min(1, g))
-		}
 		if g, ok := w.Guards(0)[0].(sim.Snapshotter); ok {
 			p := g.Pressure()
 			at.CPS, at.Evidence, at.Shed, at.Limit, at.Flight = p.CPS, p.Evidence, p.Shed, p.Limit, float64(p.InFlight)
@@ -46,5 +39,14 @@ func Watch(s *scenario.Scenario, name string, o Options) (*Timeline, error) {
 		return nil, err
 	}
 	w.Run()
+	for i, cohort := range w.Cohorts() {
+		if i == len(t.Samples) {
+			break
+		}
+		at := &t.Samples[i]
+		for _, c := range cohort {
+			at.Calls, at.Goodput = append(at.Calls, float64(c.Offered)), append(at.Goodput, float64(c.Good)/float64(c.Offered))
+		}
+	}
 	return t, nil
 }
