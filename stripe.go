@@ -51,8 +51,9 @@ type latencies struct {
 }
 
 func (l *latencies) add(bucket int, n uint32) {
-	l.used[bucket/64] |= 1 << (bucket % 64)
-	l.count[bucket] += n
+	b := uint(bucket) // spares the hot path what a negative one would need
+	l.used[b/64] |= 1 << (b % 64)
+	l.count[b] += n
 }
 
 // all yields the buckets that are not empty, in order.
