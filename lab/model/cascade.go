@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed-a29ca62a/cortex/lab/plot"
+	"github.com/seed-a29ca62a/cortex/lab/policy"
 )
 
 // CascadeInput is a system, a load, a trigger and what stands against a cascade.
@@ -54,6 +55,11 @@ func (in *CascadeInput) check() error {
 		countWithin("utilisations", len(in.Utilisations), 0, 200))
 	if err != nil {
 		return err
+	}
+	for _, name := range in.Policies {
+		if _, err := policy.Find(name); err != nil {
+			return &InputError{"policies", name, "names of policies: see cortex sim --help"}
+		}
 	}
 	most := in.Utilisation
 	for i, u := range in.Utilisations {
@@ -125,7 +131,7 @@ func Cascade(ctx context.Context, in CascadeInput) (Report, error) {
 			{"hang", in.Hang, "nothing is served"}, {"horizon", in.Horizon, "after it"}, {Name: "runs", Value: in.Runs}, {Name: "seed", Value: int(in.Seed)},
 		},
 		Notes: []string{
-			"The chain's retries come at once and see the queue that their first attempt saw; real ones come a timeout and a delay later. So the chain needs a shorter hang to collapse than the simulator, by no more than that time: it errs on the side of the cascade. Its budget is a share of the calls, the simulator's token bucket a share of the successes.",
+			"The chain's retries come at once and see the queue that their first attempt saw; real ones come a timeout and a delay later. So the chain errs on the side of the cascade: it collapses after a hang that is shorter by up to that time, and at up to 5 % less load. Its budget is a share of the calls, the simulator's token bucket one of the successes.",
 			"A well's chance to be left within the horizon is that of its quasi-stationary distribution: 1 − e^(−t/τ), with τ the mean first-passage time.",
 		},
 	}
@@ -253,7 +259,7 @@ func (in *CascadeInput) curve(ctx context.Context) (Table, plot.Chart, error) {
 	if runs > 0 {
 		name := fmt.Sprintf("simulator, %d retries", in.Retries)
 		t.Columns = append(t.Columns, Column{name, plural(runs, "run", "runs")})
-		chart.Series = append(chart.Series, plot.Series{Name: name, Dashed: true})
+		chart.Series = append(chart.Series, plot.Series{Name: name, Dots: true})
 	}
 	for _, u := range in.Utilisations {
 		row := []any{u}

@@ -69,7 +69,7 @@ func GoodputAtEnd(s *scenario.Scenario, guard sim.Maker, seed uint64, last time.
 func (in *CascadeInput) simulate(ctx context.Context, name string, utilisation float64, runs int) (int, error) {
 	p, err := policy.Find(name)
 	if err != nil {
-		return 0, &InputError{"policies", name, "names of policies: see cortex sim --help"}
+		return 0, err
 	}
 	s, err := in.scenario(utilisation)
 	if err != nil {
