@@ -89,8 +89,8 @@ func TestSimList(t *testing.T) {
 
 // What --print shows is a file that --scenario-file takes, one scenario or all of them.
 func TestSimPrintIsAScenarioFile(t *testing.T) {
-	for _, which := range []string{"s2", "all,extras"} {
-		code, out, stderr := cli(t, "sim", "--scenario", which, "--print")
+	for _, which := range []string{"--scenario s2", "--scenario all,extras", "--sweep 100 --seed 3"} {
+		code, out, stderr := cli(t, append([]string{"sim", "--print"}, strings.Fields(which)...)...)
 		if code != 0 {
 			t.Fatalf("exit %d: %s", code, stderr)
 		}
@@ -132,12 +132,12 @@ func TestSimRuns(t *testing.T) {
 
 func TestSimPlots(t *testing.T) {
 	dir, file := t.TempDir(), tinyFile(t)
-	one, many := filepath.Join(dir, "one.svg"), filepath.Join(dir, "many.png")
+	one, many := filepath.Join(dir, "one.svg"), filepath.Join(dir, "many.svg")
 	if code, _, stderr := cli(t, "sim", "--scenario-file", file, "--policy", "none", "--plot", one); code != 0 || stderr != "wrote "+one+"\n" {
 		t.Errorf("exit %d and %q", code, stderr)
 	}
 	cli(t, "sim", "--scenario-file", file, "--policy", "none,hystrix", "--plot", many)
-	for _, name := range []string{"one.svg", "many-tiny-none.png", "many-tiny-hystrix.png"} {
+	for _, name := range []string{"one.svg", "many-tiny-none.svg", "many-tiny-hystrix.svg"} {
 		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Size() < 1000 {
 			t.Errorf("%s: %v", name, err)
 		}

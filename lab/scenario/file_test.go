@@ -2,6 +2,7 @@ package scenario_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -331,6 +332,19 @@ func TestSharesSurvivePrinting(t *testing.T) {
 			t.Fatalf("%v, want %v", again.Priorities, s.Priorities)
 		}
 	}
+}
+
+func ExampleParse() {
+	_, err := scenario.Parse([]byte(`name: mine
+duration: 60s
+arrivals: [{ from: 0s, rate: 100 }]
+downstream: { workers: 4, service: { distribution: exponential, mean: 20 } }
+faults: [{ from: 20s, to: 40s, kind: hang, factor: 3 }]
+`), "mine.yaml")
+	fmt.Println(err)
+	// Output:
+	// mine.yaml:4:65: downstream.service.mean: 20: missing unit: want a duration such as 20ms or 3s
+	// mine.yaml:5:44: faults[0].factor: belongs to kind slow: kind hang takes latency
 }
 
 // Whatever the bytes: no panic; problems that say where, or a scenario that prints as itself.
