@@ -86,4 +86,3 @@ func TestMeasuresAgreeWithTheRecord(t *testing.T) {
 		}
 	}
 }
-
