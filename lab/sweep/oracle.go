@@ -12,15 +12,15 @@ import (
 
 // Setting of an oracle: which one is best depends on the system, and the oracle is the best of them on each.
 type Setting struct {
-	Utilisation float64 `json:"utilisation"` // of the true capacity that is given to whole classes, from the top
+	Utilisation float64 `json:"utilisation"` // of the true capacity that is given to whole classes, from the top; 0 = first come, first served
 	Queue       float64 `json:"queue"`       // longest wait, as a share of the attempt timeout
 }
 
 // Settings that are tried on each draw.
 func Settings() []Setting {
 	var all []Setting
-	for _, u := range []float64{0.9, 0.97, 1} {
-		for _, q := range []float64{0.2, 0.35, 0.6} {
+	for _, u := range []float64{0, 0.97, 1} {
+		for _, q := range []float64{0.2, 0.5, 0.85} {
 			all = append(all, Setting{u, q})
 		}
 	}
@@ -62,6 +62,7 @@ type oracle struct {
 	timeout  time.Duration // of an attempt; 0 = the deadline alone
 	patience time.Duration
 	cuts     []time.Duration // when the capacity changes
+	row      time.Duration   // until when the throttle's capacity is promised to calls that wait
 }
 
 // Admit lets in what will be answered.
@@ -73,7 +74,10 @@ func (o *oracle) Admit(a *sim.Attempt) cortex.Reason {
 	x := o.env.Truth()
 	top := o.top(a, now)
 	if f, ok := o.s.InForce(scenario.Throttle, now); ok {
-		if least := max(1, f.Limit/20); x.Tokens < 1 || !top && x.Tokens < least {
+		if x.Tokens < 1 {
+			return o.throttled(a, now, f) // to be told so, and wait
+		}
+		if !top && x.Tokens < f.Limit/20 {
 			return cortex.ReasonShed
 		}
 	}
@@ -88,6 +92,24 @@ func (o *oracle) Admit(a *sim.Attempt) cortex.Reason {
 		return cortex.ReasonShed
 	}
 	return cortex.ReasonNone
+}
+
+// throttled lets in an attempt that the throttle will turn away if there is a place for its retry: those who wait use the capacity that
+// chance would leave unused. A turned away attempt costs nothing.
+func (o *oracle) throttled(a *sim.Attempt, now time.Duration, f scenario.Fault) cortex.Reason {
+	if a.Number >= o.s.Client.MaxRetries || o.turn(a, now, f) < 0 {
+		return cortex.ReasonShed
+	}
+	return cortex.ReasonNone
+}
+
+// turn is when a call that the throttle turns away is next in the row of those that wait, < 0 if that is too late.
+func (o *oracle) turn(a *sim.Attempt, now time.Duration, f scenario.Fault) time.Duration {
+	at := max(o.row, now+f.RetryAfter) + time.Duration(1e9/f.Limit)
+	if at-now > time.Duration(o.set.Queue*float64(a.Call.Deadline-now-o.s.Downstream.Service.Mean)) {
+		return -1
+	}
+	return at
 }
 
 // out tells whether nothing that is sent now can be answered.
@@ -144,6 +166,9 @@ func (o *oracle) top(a *sim.Attempt, now time.Duration) bool {
 	if f, ok := o.s.InForce(scenario.Throttle, now); ok {
 		capacity = min(capacity, f.Limit)
 	}
+	if o.set.Utilisation == 0 {
+		return true
+	}
 	left := o.set.Utilisation * capacity
 	rate := o.s.Rate(now) * perCall
 	for _, p := range o.s.Priorities {
@@ -164,8 +189,17 @@ func (o *oracle) Done(*sim.Attempt, cortex.Outcome) {}
 
 // Retry tries again at once: whether there is room is seen at Admit.
 func (o *oracle) Retry(a *sim.Attempt, f sim.Failure) sim.Verdict {
+	now := o.env.Now()
 	if a.Number >= o.s.Client.MaxRetries {
 		return sim.Verdict{Reason: cortex.ReasonMaxRetries}
+	}
+	if t, ok := o.s.InForce(scenario.Throttle, now); ok && f.Outcome == cortex.Throttled {
+		at := o.turn(a, now, t)
+		if at < 0 {
+			return sim.Verdict{Reason: cortex.ReasonShed}
+		}
+		o.row = at
+		return sim.Verdict{Retry: true, Delay: at - now}
 	}
 	return sim.Verdict{Retry: true, Delay: f.RetryAfter}
 }
