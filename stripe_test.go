@@ -207,3 +207,29 @@ func TestStripesOfTheConfig(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// With one priority level the article's floor stays 0 up to a pressure of 1: it was no reason to withhold credit in an emergency,
+// and calls entered by it without opening the circuit.
+func TestCreditDoesNotHideAnEmergency(t *testing.T) {
+	var now time.Duration
+	e := engineWith(t, 1, Config{Profile: Article, Levels: 1, Weights: Weights{F: 0.9, C: 0.1}, Breaker: breaker.Config{Threshold: 0.9999}}, &now)
+	for range 30 {
+		p, err := e.Admit(bg, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Record(Failed)
+	}
+	now += time.Second
+	if q := e.Pressure(); q.CPS < 0.8 || q.Circuit != breaker.Closed { // a tick, which may give credit
+		t.Fatalf("%+v", q)
+	}
+	p, err := e.Admit(bg, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Record(Neutral)
+	if st := e.Pressure().Circuit; st != breaker.Open {
+		t.Errorf("the circuit is %v", st)
+	}
+}
