@@ -35,7 +35,7 @@ type failure struct{ sim.Failure }
 func (f *failure) Error() string { return "target: " + f.Outcome.String() }
 
 // run makes one run of a subject. The world and the subject live and end in a bubble of their own.
-func run(t *testing.T, s *scenario.Scenario, sub subject, seed uint64) (result sim.Result, err error) {
+func run(t *testing.T, sub subject, e env) (result sim.Result, err error) {
 	finished := false
 	defer func() {
 		p := recover()
@@ -47,14 +47,17 @@ func run(t *testing.T, s *scenario.Scenario, sub subject, seed uint64) (result s
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		b := &bubble{origin: time.Now(), wake: make(chan struct{}, 1), ctx: ctx}
-		if b.w, err = sim.New(sim.Options{Scenario: s, Seed: seed, Begin: b.begin}); err != nil {
+		if b.w, err = sim.New(sim.Options{Scenario: e.scenario, Seed: e.seed, Begin: b.begin}); err != nil {
 			return
 		}
-		if b.client, err = sub.start(ctx, s, seed); err != nil {
+		if b.client, err = sub.start(ctx, e); err != nil {
 			return
 		}
 		b.drive()
 		result = b.w.Result()
+		if b.client.transitions != nil {
+			result.Transitions = float64(b.client.transitions())
+		}
 		finished = true
 	})
 	return result, err

@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"math"
+	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/failsafe-go/failsafe-go"
@@ -13,12 +16,11 @@ import (
 	"github.com/failsafe-go/failsafe-go/timeout"
 
 	"github.com/seed-a29ca62a/cortex"
-	"github.com/seed-a29ca62a/cortex/lab/scenario"
 )
 
 const (
 	failsafeOrder      = "RetryPolicy(guard(Timeout(call))): https://failsafe-go.dev/policies, composition recommendations"
-	failsafeRetries    = "retries: the client's 3, WithBackoff(100ms, 30s), jitter 0.5; Retry-After as the delay, as failsafehttp does; a refused attempt is retried, its default"
+	failsafeRetries    = "retries: the client's 3, WithDelayFunc: 100ms × 2, ± half; Retry-After where there is one, as failsafehttp does: https://failsafe-go.dev/retry, delays; refusals are retried like any error, its default"
 	failsafePriorities = "priorities 9, 7, 5, 2 = VeryHigh, High, Medium, Low; ScheduleCalibrations each second: https://failsafe-go.dev/execution-prioritization"
 )
 
@@ -27,9 +29,8 @@ var failsafeBreaker = subject{
 	title: "failsafe-go: retry + circuit breaker, count based",
 	settings: []string{failsafeOrder, failsafeRetries,
 		"breaker: WithFailureThreshold(5), WithDelay(1m), WithSuccessThreshold(2): https://failsafe-go.dev/circuit-breaker, usage"},
-	start: func(_ context.Context, s *scenario.Scenario, _ uint64) (client, error) {
-		b := circuitbreaker.NewBuilder[any]().WithFailureThreshold(5).WithDelay(time.Minute).WithSuccessThreshold(2).Build()
-		return failsafeClient(s, b, refusals(cortex.ReasonCircuitOpen, circuitbreaker.ErrOpen)), nil
+	start: func(_ context.Context, e env) (client, error) {
+		return failsafeBreakerClient(e, circuitbreaker.NewBuilder[any]().WithFailureThreshold(5).WithDelay(time.Minute).WithSuccessThreshold(2)), nil
 	},
 }
 
@@ -38,10 +39,18 @@ var failsafeBreakerRate = subject{
 	title: "failsafe-go: retry + circuit breaker, time based",
 	settings: []string{failsafeOrder, failsafeRetries,
 		"breaker: WithFailureRateThreshold(.2, 5, 1m), WithDelay(30s), WithSuccessThreshold(5): https://failsafe-go.dev/circuit-breaker, configuration"},
-	start: func(_ context.Context, s *scenario.Scenario, _ uint64) (client, error) {
-		b := circuitbreaker.NewBuilder[any]().WithFailureRateThreshold(.2, 5, time.Minute).WithDelay(30 * time.Second).WithSuccessThreshold(5).Build()
-		return failsafeClient(s, b, refusals(cortex.ReasonCircuitOpen, circuitbreaker.ErrOpen)), nil
+	start: func(_ context.Context, e env) (client, error) {
+		return failsafeBreakerClient(e,
+			circuitbreaker.NewBuilder[any]().WithFailureRateThreshold(.2, 5, time.Minute).WithDelay(30*time.Second).WithSuccessThreshold(5)), nil
 	},
+}
+
+func failsafeBreakerClient(e env, b circuitbreaker.Builder[any]) client {
+	var changes atomic.Int64
+	b.OnStateChanged(func(circuitbreaker.StateChangedEvent) { changes.Add(1) })
+	c := failsafeClient(e, b.Build(), refusals(cortex.ReasonCircuitOpen, circuitbreaker.ErrOpen))
+	c.transitions = func() int { return int(changes.Load()) }
+	return c
 }
 
 var failsafeThrottler = subject{
@@ -49,11 +58,11 @@ var failsafeThrottler = subject{
 	title: "failsafe-go: retry + adaptive throttler with priorities",
 	settings: []string{failsafeOrder, failsafeRetries,
 		"throttler: WithFailureRateThreshold(0.1, 5, 1m), WithMaxRejectionRate(.9): https://failsafe-go.dev/adaptive-throttler, usage", failsafePriorities},
-	start: func(ctx context.Context, s *scenario.Scenario, _ uint64) (client, error) {
+	start: func(ctx context.Context, e env) (client, error) {
 		p := adaptivethrottler.NewPrioritizer()
 		p.ScheduleCalibrations(ctx, time.Second)
 		t := adaptivethrottler.NewBuilder[any]().WithFailureRateThreshold(0.1, 5, time.Minute).WithMaxRejectionRate(.9).BuildPrioritized(p)
-		return failsafeClient(s, t, refusals(cortex.ReasonShed, adaptivethrottler.ErrExceeded)), nil
+		return failsafeClient(e, t, refusals(cortex.ReasonShed, adaptivethrottler.ErrExceeded)), nil
 	},
 }
 
@@ -63,30 +72,34 @@ var failsafeLimiter = subject{
 	settings: []string{failsafeOrder, failsafeRetries,
 		"limiter: WithLimits(1, 100, 20), WithRecentWindow(1s, 30s, 50), WithBaselineWindow(10), WithQueueing(2, 3): https://failsafe-go.dev/adaptive-limiter, usage",
 		failsafePriorities},
-	start: func(ctx context.Context, s *scenario.Scenario, _ uint64) (client, error) {
+	start: func(ctx context.Context, e env) (client, error) {
 		p := adaptivelimiter.NewPrioritizer()
 		p.ScheduleCalibrations(ctx, time.Second)
 		l := adaptivelimiter.NewBuilder[any]().WithLimits(1, 100, 20).WithRecentWindow(time.Second, 30*time.Second, 50).
 			WithBaselineWindow(10).WithQueueing(2, 3).BuildPrioritized(p)
-		return failsafeClient(s, l, refusals(cortex.ReasonShed, adaptivelimiter.ErrExceeded)), nil
+		return failsafeClient(e, l, refusals(cortex.ReasonShed, adaptivelimiter.ErrExceeded)), nil
 	},
 }
 
 // failsafeClient puts a guard between retries and the timeout of attempts.
-func failsafeClient(s *scenario.Scenario, guard failsafe.Policy[any], refused func(error) (cortex.Reason, bool)) client {
+func failsafeClient(e env, guard failsafe.Policy[any], refused func(error) (cortex.Reason, bool)) client {
+	s := e.scenario
 	retry := retrypolicy.NewBuilder[any]().
 		WithMaxRetries(s.Client.MaxRetries).
-		WithBackoff(s.Client.BaseDelay, 30*time.Second).
-		WithJitterFactor(jitter).
-		WithDelayFunc(func(e failsafe.ExecutionAttempt[any]) time.Duration {
-			if d := hint(e.LastError()); d > 0 {
+		WithDelayFunc(func(a failsafe.ExecutionAttempt[any]) time.Duration { // its own jitter would shorten hints, too
+			if d := hint(a.LastError()); d > 0 {
 				return d
 			}
-			return -1 // as configured
+			return time.Duration(float64(s.Client.BaseDelay) * math.Exp2(float64(a.Retries())) * (1 + jitter*(2*rand.Float64()-1)))
 		}).
-		ReturnLastFailure().
-		Build()
-	ex := failsafe.With[any](retry, guard, timeout.New[any](s.Client.Timeout))
+		ReturnLastFailure()
+	if e.giveUp {
+		retry.AbortIf(func(_ any, err error) bool {
+			_, no := refused(err)
+			return no
+		})
+	}
+	ex := failsafe.With[any](retry.Build(), guard, timeout.New[any](s.Client.Timeout))
 	return client{
 		do: func(ctx context.Context, p cortex.Priority, attempt func(context.Context) error) error {
 			return ex.WithContext(failsafePriority(p).AddTo(ctx)).RunWithExecution(func(e failsafe.Execution[any]) error {

@@ -33,6 +33,7 @@ type options struct {
 	subjects  []subject
 	seeds     int
 	seed      uint64
+	giveUp    bool
 	progress  io.Writer // nil = none
 }
 
@@ -75,6 +76,7 @@ func parse(args []string, progress io.Writer) (*command, error) {
 	seeds := fl.Int("seeds", 3, "`N` runs of each, with seeds that count up; 1 to 1000")
 	seed := fl.Uint64("seed", 1, "seed `K` of the first run")
 	format := fl.String("format", "table", "`FORMAT`: "+strings.Join(report.Formats(), ", "))
+	giveUp := fl.Bool("give-up", false, "a refused attempt ends its call; otherwise it is retried like one that failed, as the libraries do by default")
 	settings := fl.Bool("settings", false, "print what the libraries were told, too (with -format table or md)")
 	if err := fl.Parse(args); err != nil {
 		return nil, err
@@ -87,7 +89,12 @@ func parse(args []string, progress io.Writer) (*command, error) {
 	case !slices.Contains(report.Formats(), *format):
 		return nil, fmt.Errorf("-format: %q: want one of %s", *format, strings.Join(report.Formats(), ", "))
 	}
-	c := &command{options{seeds: *seeds, seed: *seed, progress: progress}, *format, *settings}
+	c := &command{options{seeds: *seeds, seed: *seed, giveUp: *giveUp}, *format, *settings}
+	if f, ok := progress.(*os.File); ok {
+		if i, err := f.Stat(); err == nil && i.Mode()&os.ModeCharDevice != 0 {
+			c.progress = progress // a terminal
+		}
+	}
 	var err error
 	if c.subjects, err = find(*names); err != nil {
 		return nil, err
@@ -176,7 +183,7 @@ func runAll(ctx context.Context, t *testing.T, o options) ([]suite.Row, error) {
 	job := func(t *testing.T, n int) {
 		c, k := &cells[n/o.seeds], n%o.seeds
 		s, sub := o.scenarios[n/o.seeds/len(o.subjects)], o.subjects[n/o.seeds%len(o.subjects)]
-		r, err := run(t, s, sub, o.seed+uint64(k))
+		r, err := run(t, sub, env{scenario: s, seed: o.seed + uint64(k), giveUp: o.giveUp})
 		mu.Lock()
 		defer mu.Unlock()
 		if err != nil {

@@ -17,14 +17,22 @@ type subject struct {
 	title    string
 	settings []string // for people, with the pages they are from
 	leaks    bool     // it leaves goroutines behind
-	start    func(ctx context.Context, s *scenario.Scenario, seed uint64) (client, error)
+	start    func(ctx context.Context, e env) (client, error)
 }
 
-// client is a subject at work. do makes a call: attempt as often as the library lets it. refused tells whether a call's error is a
-// refusal of the library's.
+// env is what a subject is started for.
+type env struct {
+	scenario *scenario.Scenario
+	seed     uint64
+	giveUp   bool // a refused attempt ends its call, where the subject would retry it
+}
+
+// client is a subject at work. do makes a call: attempt as often as the library lets it. refused tells whether an error is a refusal
+// of the library's.
 type client struct {
-	do      func(ctx context.Context, p cortex.Priority, attempt func(context.Context) error) error
-	refused func(error) (cortex.Reason, bool)
+	do          func(ctx context.Context, p cortex.Priority, attempt func(context.Context) error) error
+	refused     func(error) (cortex.Reason, bool)
+	transitions func() int // of its circuit; nil = it has none
 }
 
 // subjects in the order of tables.
@@ -50,9 +58,9 @@ var cortexDo = subject{
 	name:     "cortex-adaptive",
 	title:    "this product: cortex.Do with the zero Config",
 	settings: []string{"the zero Config but for the client's timeout, deadline, retries and base delay"},
-	start: func(_ context.Context, s *scenario.Scenario, seed uint64) (client, error) {
-		c := policy.Config(s)
-		c.Rand = rand.NewPCG(seed, 1)
+	start: func(_ context.Context, env env) (client, error) {
+		c := policy.Config(env.scenario)
+		c.Rand = rand.NewPCG(env.seed, 1)
 		e, err := cortex.New(c)
 		if err != nil {
 			return client{}, err
@@ -77,6 +85,7 @@ var cortexDo = subject{
 				}
 				return cortex.ReasonNone, false
 			},
+			transitions: func() int { return int(e.Stats().Transitions) },
 		}, nil
 	},
 }
@@ -85,10 +94,10 @@ var cortexDo = subject{
 var unguarded = subject{
 	name:  "none",
 	title: "one attempt",
-	start: func(_ context.Context, s *scenario.Scenario, _ uint64) (client, error) {
+	start: func(_ context.Context, e env) (client, error) {
 		return client{
 			do: func(ctx context.Context, _ cortex.Priority, attempt func(context.Context) error) error {
-				return within(ctx, s.Client.Timeout, attempt)
+				return within(ctx, e.scenario.Client.Timeout, attempt)
 			},
 			refused: refusals(cortex.ReasonNone),
 		}, nil
