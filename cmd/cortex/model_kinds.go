@@ -32,7 +32,7 @@ func newModelJitter() *cobra.Command {
 			f.Float64Var(&in.Jitter, "jitter", in.Jitter, "share of the timer, 0 to 1 (one-sided and two-sided)")
 			f.StringVar(&in.Law, "law", in.Law, "one-sided, two-sided, equal (half of the timer) or full (all of it)")
 			f.DurationSliceVar(&in.Bins, "bin", in.Bins, "widths of the bins in which the load is counted, a 10,000th of the spread to 24h")
-			f.IntVar(&in.Clients, "clients", in.Clients, "calls in the herd, 1 to 20000; the exact column is for up to 2000")
+			f.IntVar(&in.Clients, "clients", in.Clients, "calls in the herd, 1 to 20000; the exact column is for up to 1000")
 			f.IntVar(&in.Runs, "runs", in.Runs, "runs of the Monte Carlo check, 1 to 10000")
 			f.Uint64Var(&in.Seed, "seed", in.Seed, "of the Monte Carlo check")
 		}, pure(model.Jitter))
@@ -45,7 +45,7 @@ func newModelBackoff() *cobra.Command {
 			f.StringVar(&in.Law, "law", in.Law, "the law that is judged: pressure, exponential, full-jitter, equal-jitter or decorrelated")
 			f.DurationVar(&in.Base, "base", in.Base, "base of the delay, 1ms to 1h")
 			f.DurationVar(&in.Max, "max", in.Max, "ceiling of the delay, the base to 1h")
-			f.DurationVar(&in.PressureBase, "pressure-base", in.PressureBase, "base of the pressure law, 1ms to the ceiling")
+			f.DurationVar(&in.PressureBase, "pressure-base", in.PressureBase, "base of the pressure law, 1ms to 1h, cut at the ceiling")
 			f.Float64SliceVar(&in.CPS, "cps", in.CPS, "pressures of the pressure law, each 0 to 1; it is judged at the first")
 			f.IntVar(&in.Attempts, "attempts", in.Attempts, "attempts in the schedule, 1 to 30")
 			f.StringVar(&in.Recovery.Kind, "recovery", in.Recovery.Kind, "how long outages last: exponential, lognormal, uniform, constant or pareto")
@@ -69,7 +69,7 @@ func newModelTimeout() *cobra.Command {
 			f.Float64Var(&in.Target, "target", in.Target, "share of the calls that is to get through, above the quantile")
 			f.Float64SliceVar(&in.Lognormal, "lognormal", in.Lognormal, "σ of lognormal latencies, each 0.01 to 10")
 			f.Float64SliceVar(&in.Pareto, "pareto", in.Pareto, "tail exponents α of Pareto latencies, each 0.1 to 100")
-			f.IntSliceVar(&in.Samples, "samples", in.Samples, "samples that the quantile is estimated from, each 1 to 100000000")
+			f.IntSliceVar(&in.Samples, "samples", in.Samples, "samples that the quantile is estimated from, each 1 to 10000000")
 		}, pure(model.Timeout))
 }
 
@@ -108,8 +108,8 @@ func newModelFloor() *cobra.Command {
 		"  cortex model floor --cps 0.72 --levels 5\n  cortex model floor --cps 0.5 --levels 10,4 --tiers 1,2,3 --keep 3",
 		model.DefaultFloor(), func(f *pflag.FlagSet, in *model.FloorInput) {
 			f.Float64Var(&in.CPS, "cps", in.CPS, "pressure, 0 to 1")
-			f.IntSliceVar(&in.Levels, "levels", in.Levels, "priority levels, each 1 to 1000; the claim is of the first")
-			f.IntSliceVar(&in.Tiers, "tiers", in.Tiers, "priorities that are in use, each 0 to 1000")
+			f.IntSliceVar(&in.Levels, "levels", in.Levels, "priority levels, each 1 to 31; the claim is of the first")
+			f.IntSliceVar(&in.Tiers, "tiers", in.Tiers, "priorities that are in use, each 0 to 31")
 			f.IntVar(&in.Keep, "keep", in.Keep, "the tier that is to be kept, one of --tiers")
 		}, pure(model.Floor))
 }

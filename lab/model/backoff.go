@@ -14,7 +14,7 @@ import (
 type BackoffInput struct {
 	Law          string        // whose base and ceiling are judged: a name that backoff.ParseLaw reads
 	Base, Max    time.Duration // of every law but pressure, 1 ms to 1 h
-	PressureBase time.Duration // of the pressure law, 1 ms to 1 h
+	PressureBase time.Duration // of the pressure law, 1 ms to 1 h; cut at Max
 	CPS          []float64     // pressures at which the pressure law is shown, each 0 to 1
 	Attempts     int           // rows of the schedule, 1 to 30
 	Recovery     Recovery      // how long an outage lasts
@@ -140,8 +140,9 @@ type waiter struct {
 type streams [][]float64
 
 const (
-	drawnSteps = 256 // per path, then they repeat
-	longSteps  = 32  // attempts from which a law at its ceiling may be taken for a renewal process
+	drawnSteps  = 256 // per path, then they repeat
+	searchPaths = 20  // of the draws, with which the best setting is looked for
+	longSteps   = 32  // attempts from which a law at its ceiling may be taken for a renewal process
 )
 
 func newStreams(paths int, seed uint64) streams {
@@ -176,12 +177,16 @@ func (w waiter) expect(rec Recovery, draws streams) (wasted, lost float64) {
 			t += d.Seconds()
 			alive = rec.survival(t)
 			wasted += alive
-			if alive < 1e-9 && rec.residual(t) < 1e-9*rec.Mean.Seconds() {
+			if alive >= 1e-9 && n < longSteps {
+				continue
+			}
+			left := rec.residual(t)
+			if alive < 1e-9 && left < 1e-9*rec.Mean.Seconds() {
 				break
 			}
 			// Far from the end at its ceiling, a law is a renewal process: it makes (D−t)/μ + E[d²]/2μ² − 1 more attempts.
-			if n >= longSteps && (rec.residual(t) > 50*steady*alive || n >= 100_000) {
-				rest := max(0, rec.residual(t)/steady+(square/(2*steady*steady)-1)*alive)
+			if n >= longSteps && (left > 20*steady*alive || n >= 100_000) {
+				rest := max(0, left/steady+(square/(2*steady*steady)-1)*alive)
 				wasted += rest
 				lost += steady * (alive + rest)
 				break
@@ -242,7 +247,7 @@ func recoveries() []time.Duration {
 func Backoff(in BackoffInput) (Report, error) {
 	law, errLaw := backoff.ParseLaw(in.Law)
 	err := firstError(durationWithin("base", in.Base, time.Millisecond, time.Hour), durationWithin("max", in.Max, in.Base, time.Hour),
-		durationWithin("pressure-base", in.PressureBase, time.Millisecond, in.Max), countWithin("cps", len(in.CPS), 1, 5), intWithin("attempts", in.Attempts, 1, 30), in.Recovery.validate(),
+		durationWithin("pressure-base", in.PressureBase, time.Millisecond, time.Hour), countWithin("cps", len(in.CPS), 1, 5), intWithin("attempts", in.Attempts, 1, 30), in.Recovery.validate(),
 		within("attempt-cost", in.AttemptCost, 0, 1e6), within("second-cost", in.SecondCost, 0, 1e6), within("factor", in.Factor, 1.01, 100), intWithin("paths", in.Paths, 2, 2000))
 	for _, c := range in.CPS {
 		err = firstError(err, within("cps", c, 0, 1))
@@ -256,6 +261,7 @@ func Backoff(in BackoffInput) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
+	in.PressureBase = min(in.PressureBase, in.Max)
 	r := Report{
 		Model: "backoff",
 		Claim: fmt.Sprintf("%v to %v is the right base and ceiling of the %s delay", in.Base, in.Max, law),
@@ -305,7 +311,7 @@ func Backoff(in BackoffInput) (Report, error) {
 		return waiter{backoff.Config{Law: law, Base: base, Max: ceiling}, in.CPS[0]}
 	}
 	means := append(recoveries(), in.Recovery.Mean)
-	at := func(base, ceiling time.Duration, m time.Duration) (wasted, lost float64) {
+	at := func(base, ceiling, m time.Duration, draws streams) (wasted, lost float64) {
 		rec := in.Recovery
 		rec.Mean = m
 		return judged(base, ceiling).expect(rec, draws)
@@ -319,7 +325,7 @@ func Backoff(in BackoffInput) (Report, error) {
 			}
 			s := setting{base: base, max: ceiling}
 			for i, m := range means {
-				s.cost = append(s.cost, cost(at(base, ceiling, m)))
+				s.cost = append(s.cost, cost(at(base, ceiling, m, draws[:min(len(draws), searchPaths)])))
 				if len(grid) == 0 || s.cost[i] < grid[best[i]].cost[i]*(1-1e-9) {
 					best[i] = len(grid)
 				}
@@ -337,8 +343,9 @@ func Backoff(in BackoffInput) (Report, error) {
 	var right []time.Duration
 	given := setting{base: base, max: in.Max}
 	for i, m := range recoveries() {
-		wasted, lost := at(base, in.Max, m)
+		wasted, lost := at(base, in.Max, m, draws)
 		b := grid[best[i]]
+		b.cost[i] = cost(at(b.base, b.max, m, draws))
 		c := cost(wasted, lost)
 		given.cost = append(given.cost, c)
 		ok := c <= b.cost[i]*in.Factor
@@ -350,7 +357,9 @@ func Backoff(in BackoffInput) (Report, error) {
 	worst := func(s setting) float64 {
 		w := 0.0
 		for i := range recoveries() {
-			w = max(w, ratio(s.cost[i], grid[best[i]].cost[i]))
+			if b := grid[best[i]].cost[i]; b > 0 { // an outage known to the instant can be met for nothing
+				w = max(w, ratio(s.cost[i], b))
+			}
 		}
 		return w
 	}
@@ -380,6 +389,9 @@ func Backoff(in BackoffInput) (Report, error) {
 	r.Notes = []string{
 		"A single caller without a limit on retries, whose failed attempts take no time. A herd wants more jitter, not less waiting: see jitter.",
 		"When outages have no memory (exponential) a constant delay is best, and √(2 × mean × attempt cost / second cost) about its length; what growth buys is that the mean need not be known.",
+	}
+	if in.Recovery.Kind == "constant" {
+		r.Notes = append(r.Notes, "An outage whose length is known is met by one retry at its end; the best shown are those of the ladder 1, 2, 5.")
 	}
 	r.Panels = in.backoffPanels(law, grid, best, given, robust)
 	return r, nil
@@ -440,7 +452,7 @@ func (in BackoffInput) laws() (laws []waiter, names []string) {
 }
 
 func (in BackoffInput) backoffPanels(law backoff.Law, grid []setting, best []int, given, robust setting) []plot.Panel {
-	chart := plot.Chart{Title: "Cost by the mean length of an outage (" + in.Recovery.Kind + ")", X: "mean outage, s", Y: "cost ÷ the best for that mean", LogX: true, YMin: 0, YMax: math.NaN()}
+	chart := plot.Chart{Title: "Cost by the mean length of an outage (" + in.Recovery.Kind + ")", X: "mean outage, s", Y: "cost ÷ the best for that mean", LogX: true, LogY: true}
 	line := func(name string, costs []float64) {
 		s := plot.Series{Name: name}
 		for i, m := range recoveries() {

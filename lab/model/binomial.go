@@ -53,7 +53,7 @@ func binomialTail(n int, p float64, k int) float64 {
 	for i := k; i <= n; i++ {
 		term := binomialPMF(n, p, i)
 		sum += term
-		if term < sum*1e-17 {
+		if term <= sum*1e-17 { // also where every term is 0
 			break
 		}
 	}
@@ -75,7 +75,7 @@ func binomialLower(n int, p float64, k int) float64 {
 	for i := k; i >= 0; i-- {
 		term := binomialPMF(n, p, i)
 		sum += term
-		if term < sum*1e-17 {
+		if term <= sum*1e-17 { // also where every term is 0
 			break
 		}
 	}

@@ -33,12 +33,12 @@ func everTrips(p float64) float64 { return p / (1 - p) }
 // tripsWithin is the probability that it does so within n calls, walk by walk: the height's distribution, with what has reached
 // +1 taken out.
 func tripsWithin(p float64, n int) float64 {
-	at := make([]float64, n+2) // at[d]: probability to be d below 0
+	at, next := make([]float64, n+2), make([]float64, n+2) // at[d]: probability to be d below 0
 	at[0] = 1
 	tripped := 0.0
 	for step := range n {
-		next := make([]float64, n+2)
-		for d := 0; d <= min(step, n); d++ {
+		clear(next[:step+2])
+		for d := 0; d <= step; d++ {
 			if at[d] < 1e-300 {
 				continue
 			}
@@ -49,7 +49,7 @@ func tripsWithin(p float64, n int) float64 {
 			}
 			next[d+1] += at[d] * (1 - p)
 		}
-		at = next
+		at, next = next, at
 	}
 	return tripped
 }

@@ -12,8 +12,8 @@ import (
 // FloorInput is what [Floor] depends on.
 type FloorInput struct {
 	CPS    float64 // pressure, 0 to 1, resolved to a basis point as the engine does
-	Levels []int   // of priority, each 1 to 1,000
-	Tiers  []int   // priorities that are in use, each 0 to 1,000
+	Levels []int   // of priority, each 1 to 31
+	Tiers  []int   // priorities that are in use, each 0 to 31
 	Keep   int     // the tier that is claimed to survive, one of Tiers
 }
 
@@ -21,6 +21,9 @@ type FloorInput struct {
 func DefaultFloor() FloorInput {
 	return FloorInput{CPS: 0.72, Levels: []int{10, 5}, Tiers: []int{1, 2, 4}, Keep: 4}
 }
+
+// maxLevels is the engine's limit.
+const maxLevels = 31
 
 // floorOf is ⌊CPS × levels⌋ in whole basis points, as the engine takes it: floats give 0.7·10 = 6.999….
 func floorOf(cps float64, levels int) int { return int(math.Round(cps*10_000)) * levels / 10_000 }
@@ -38,10 +41,10 @@ func Floor(in FloorInput) (Report, error) {
 	err := firstError(within("cps", in.CPS, 0, 1), countWithin("levels", len(in.Levels), 1, 20), countWithin("tiers", len(in.Tiers), 1, 20))
 	kept := false
 	for _, l := range in.Levels {
-		err = firstError(err, intWithin("levels", l, 1, 1000))
+		err = firstError(err, intWithin("levels", l, 1, maxLevels))
 	}
 	for _, t := range in.Tiers {
-		err = firstError(err, intWithin("tiers", t, 0, 1000))
+		err = firstError(err, intWithin("tiers", t, 0, maxLevels))
 		kept = kept || t == in.Keep
 	}
 	if err == nil && !kept {

@@ -50,7 +50,11 @@ func peakShare(w, s float64) float64 {
 	return min(1, w/s)
 }
 
-const exactClients = 2000 // up to which the exact peak of a herd is worked out
+// The exact peak of a herd is worked out for so many clients, and clients × bins.
+const (
+	exactClients = 1000
+	exactWork    = 200_000
+)
 
 // Jitter tells how far jitter lowers the peak of a herd that was in step.
 func Jitter(in JitterInput) (Report, error) {
@@ -93,7 +97,7 @@ func Jitter(in JitterInput) (Report, error) {
 	for i, bin := range in.Bins {
 		w := bin.Seconds()
 		exact := math.NaN()
-		if in.Clients <= exactClients {
+		if in.Clients <= exactClients && float64(in.Clients)*s/w <= exactWork {
 			exact = 1 - expectedPeak(in.Clients, w, s)/float64(in.Clients)
 		}
 		t.Rows = append(t.Rows, []any{w, 1 - peakShare(w, s), exact, 1 - means[i], 2 * errs[i]})
@@ -137,7 +141,7 @@ func Jitter(in JitterInput) (Report, error) {
 			chart.Series = append(chart.Series, c)
 		}
 	}
-	mc := plot.Series{Name: fmt.Sprintf("Monte Carlo, %d clients", in.Clients), Dashed: true}
+	mc := plot.Series{Name: fmt.Sprintf("Monte Carlo, %d clients", in.Clients), Dots: true}
 	for i, b := range in.Bins {
 		mc.X, mc.Y = append(mc.X, b.Seconds()), append(mc.Y, means[i])
 	}

@@ -68,7 +68,7 @@ func LittlesLaw(in LittlesLawInput) (Report, error) {
 		chart.Series = append(chart.Series, plot.Series{Name: "offered", X: []float64{1e-4, 1}, Y: []float64{in.Rate, in.Rate}, Dashed: true})
 	}
 	if in.SlowShare >= 1e-4 && !math.IsNaN(got) {
-		chart.Series = append(chart.Series, plot.Series{Name: "here", X: []float64{in.SlowShare}, Y: []float64{got}})
+		chart.Series = append(chart.Series, plot.Series{Name: "here", Dots: true, X: []float64{in.SlowShare}, Y: []float64{got}})
 	}
 	r.Panels = []plot.Panel{chart}
 	return r, nil

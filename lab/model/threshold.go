@@ -105,19 +105,21 @@ func failuresFor(rule string, n int, t float64) int {
 
 // A verdictOn is how the thresholds compare for one kind of outage.
 type verdictOn struct {
-	name         string
-	best         float64 // the threshold with the best F1
-	bestQ, half  quality // there and at 0.5
-	plateau      [2]float64
-	above, below float64 // P(outage | k failures) at the boundary of the best rule, and one failure below
-	all          []quality
-	thresholds   []float64
+	name             string
+	best             float64 // the threshold with the best F1
+	bestQ, half      quality // there and at 0.5
+	plateau          [2]float64
+	above, below     float64 // P(outage | k failures) at the boundary of the best rule, and one failure below
+	all              []quality
+	outcomes, health []float64 // the distributions that were compared
+	prior            float64
+	thresholds       []float64
 }
 
 const plateauWithin = 0.01 // of the best F1
 
 func (in ThresholdInput) compare(name string, outage, healthy []float64, prior float64) verdictOn {
-	v := verdictOn{name: name}
+	v := verdictOn{name: name, outcomes: outage, health: healthy, prior: prior}
 	for i := 1; ; i++ {
 		t := math.Round(float64(i)*in.Step*1e9) / 1e9
 		if t > 1-1e-9 {

@@ -14,7 +14,7 @@ type TimeoutInput struct {
 	Target    float64   // share of calls that are to get through, Quantile to 1, both excluded
 	Lognormal []float64 // σ of the logarithm, each 0.01 to 10
 	Pareto    []float64 // tail exponent α, each 0.1 to 100
-	Samples   []int     // from which the quantile is estimated, each 1 to 100,000,000
+	Samples   []int     // from which the quantile is estimated, each 1 to 10,000,000
 }
 
 // DefaultTimeout is the claim's case: 2 × p99.9 for 99.99 %.
@@ -78,7 +78,7 @@ func Timeout(in TimeoutInput) (Report, error) {
 		err = firstError(err, within("pareto", a, 0.1, 100))
 	}
 	for _, n := range in.Samples {
-		err = firstError(err, intWithin("samples", n, 1, 100_000_000))
+		err = firstError(err, intWithin("samples", n, 1, 10_000_000))
 	}
 	if err != nil {
 		return Report{}, err

@@ -26,11 +26,11 @@ const (
 	pointsPerSeries  = 1500
 )
 
-func styleOf(i int, dashed bool) stroke {
-	s := stroke{colour: lineColours[i%len(lineColours)], width: 2}
+func styleOf(i int, of Series) stroke {
+	s := stroke{colour: lineColours[i%len(lineColours)], width: 2, dots: of.Dots}
 	if round := i / len(lineColours); round > 0 {
 		s.dash = dashes[1+(round-1)%(len(dashes)-1)]
-	} else if dashed {
+	} else if of.Dashed {
 		s.dash = dashes[0]
 	}
 	return s
@@ -67,7 +67,7 @@ func (c Chart) frame() (*frame, error) {
 	f := &frame{title: c.Title, xLabel: c.X, yLabel: c.Y, x: x, y: y, height: 235, shareX: true, series: len(c.Series)}
 	for i, s := range c.Series {
 		if s.Name != "" {
-			f.legend = append(f.legend, key{s.Name, styleOf(i, s.Dashed)})
+			f.legend = append(f.legend, key{s.Name, styleOf(i, s)})
 		}
 	}
 	f.draw = c.draw
@@ -130,7 +130,11 @@ func (c Chart) draw(p *pen, f *frame, budget int) {
 			continue
 		}
 		l, r := f.px(max(b.From, f.x.min)), f.px(min(b.To, f.x.max))
-		p.fill(bandColour, rect{l, f.area.top, max(r, l+1), f.area.bottom})
+		if r < l+1 { // an instant
+			p.line(stroke{colour: bandText, width: 1, dash: dashes[0]}, []point{{l, f.area.top}, {l, f.area.bottom}}, everywhere)
+			continue
+		}
+		p.fill(bandColour, rect{l, f.area.top, r, f.area.bottom})
 	}
 	f.grid(p)
 	for _, b := range f.bands {
@@ -141,14 +145,21 @@ func (c Chart) draw(p *pen, f *frame, budget int) {
 		if s.Step {
 			limit /= 2 // a step is two points
 		}
-		st := styleOf(i, s.Dashed)
+		st := styleOf(i, s)
+		if s.Dots {
+			limit /= 3 // a dot takes more to write than a point of a line
+		}
 		for _, run := range c.runs(f, s) {
 			run = thin(run, limit)
+			if s.Dots {
+				p.dots(st.colour, run, f.area)
+				continue
+			}
 			if s.Step {
 				run = steps(run)
 			}
 			if len(run) == 1 {
-				p.dot(st.colour, run[0], f.area)
+				p.dots(st.colour, run, f.area)
 				continue
 			}
 			p.line(st, run, f.area)

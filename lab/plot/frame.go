@@ -215,7 +215,11 @@ func (p *picture) write(w io.Writer, format string) error {
 		for _, row := range p.rows[i] {
 			x := a.left
 			for _, k := range row {
-				pen.line(k.style, []point{{x, y + 7}, {x + thumb, y + 7}}, everywhere)
+				if k.style.dots {
+					pen.dots(k.style.colour, []point{{x + thumb/2, y + 7}}, everywhere)
+				} else {
+					pen.line(k.style, []point{{x, y + 7}, {x + thumb, y + 7}}, everywhere)
+				}
 				pen.text(k.name, x+thumb+6, y+7+tickSize*0.36, atLeft, tickSize, ink)
 				x += thumb + 6 + textWidth(k.name, tickSize) + 16
 			}

@@ -31,6 +31,7 @@ type stroke struct {
 	colour color.NRGBA
 	width  float64
 	dash   []float64
+	dots   bool // for the legend: a dot instead of a line
 }
 
 type anchor uint8
@@ -113,17 +114,15 @@ func (p *pen) line(s stroke, pts []point, clip rect) {
 	}
 }
 
-func (p *pen) dot(c color.NRGBA, q point, clip rect) {
-	if q.x < clip.left-1 || q.x > clip.right+1 || q.y < clip.top-1 || q.y > clip.bottom+1 {
-		return
+// dots marks the points inside clip.
+func (p *pen) dots(c color.NRGBA, pts []point, clip rect) {
+	var rs []rect
+	for _, q := range pts {
+		if q.x >= clip.left-1 && q.x <= clip.right+1 && q.y >= clip.top-1 && q.y <= clip.bottom+1 {
+			rs = append(rs, rect{q.x - 3, q.y - 3, q.x + 3, q.y + 3})
+		}
 	}
-	var path vg.Path
-	centre := p.at(q)
-	path.Move(vg.Point{X: centre.X + 3, Y: centre.Y})
-	path.Arc(centre, 3, 0, 2*math.Pi)
-	path.Close()
-	p.canvas.SetColor(c)
-	p.canvas.Fill(path)
+	p.cells(c, rs)
 }
 
 func (p *pen) text(s string, x, y float64, a anchor, size float64, c color.NRGBA) {

@@ -30,9 +30,10 @@ type Series struct {
 	X, Y   []float64 // in the units of the axes
 	Step   bool      // each value holds until the next X, instead of a straight line to it
 	Dashed bool
+	Dots   bool // points alone, without a line: samples, not a course
 }
 
-// A Band shades the range From ≤ x ≤ To of a Chart: a fault. It is cut at the axis.
+// A Band shades the range From ≤ x ≤ To of a Chart: a fault. It is cut at the axis. With From = To it is a line.
 type Band struct {
 	From, To float64
 	Label    string
