@@ -18,3 +18,6 @@ func (w *World) Alive() (calls, attempts, held int) {
 func (w *World) Target() (serving, waiting, workers int) {
 	return len(w.target.serving), w.target.n - w.target.holes, w.target.workers
 }
+
+// Burst is what a throttle lets through at once.
+var Burst = burst

@@ -232,17 +232,28 @@ func TestACallMeetsTheFaultItArrivesWith(t *testing.T) {
 
 // Throttles one after the other have each its own limit, and a full burst from the start.
 func TestThrottlesBackToBackHaveTheirOwnLimits(t *testing.T) {
-	b := newBench(t, faults(scenario.Fault{To: 1000 * ms, Kind: scenario.Throttle, Limit: 20, RetryAfter: time.Second},
-		scenario.Fault{From: 1000 * ms, To: 2000 * ms, Kind: scenario.Throttle, Limit: 1}))
-	for i := range 4 {
-		b.send(fmt.Sprint("first", i), 0, 0)
-	}
-	for i := range 3 {
-		b.send(fmt.Sprint("second", i), 1001*ms, 0)
+	b := newBench(t, func(s *scenario.Scenario) {
+		s.Downstream.Service.Mean = 5 * ms
+		s.Faults = []scenario.Fault{{To: 1000 * ms, Kind: scenario.Throttle, Limit: 20}, {From: 1000 * ms, To: 2000 * ms, Kind: scenario.Throttle, Limit: 1}}
+	})
+	var want []string
+	served := time.Duration(0)
+	for _, f := range b.w.scenario.Faults {
+		served = max(served, f.From+ms)
+		pass := int(burst(f.Limit))
+		for i := range pass + 2 {
+			name := fmt.Sprint(f.Limit, "/", i)
+			b.send(name, f.From+ms, 0)
+			if i < pass {
+				served += b.w.scenario.Downstream.Service.Mean
+				want = append(want, fmt.Sprint(name, " ", served, " success"))
+			} else {
+				want = append(want, fmt.Sprint(name, " ", f.From+3*ms, " throttled"))
+			}
+		}
 	}
 	b.send("free", 2001*ms, 0)
-	b.want(0, "first0 100ms success", "first1 200ms success", "first2 2ms throttled", "first3 2ms throttled",
-		"second0 1.101s success", "second1 1.003s throttled", "second2 1.003s throttled", "free 2.101s success")
+	b.want(0, append(want, "free 2.006s success")...)
 }
 
 // A run is stopped when asked, and says what was measured until then.

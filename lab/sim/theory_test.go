@@ -195,7 +195,7 @@ func TestAThrottlePassesItsLimit(t *testing.T) {
 			r := world(t, sim.Options{Scenario: s, Seed: 1, Guard: named(t, "none")}).Run()
 			calm, in := arrivalsOf(t, s, 1) // what comes in the calm is all answered
 			passed := r.Goodput*float64(r.Calls) - float64(calm)
-			want := 30*limit + max(1, limit/10) + 10*limit/2 + max(1, limit/2/10)
+			want := 30*limit + sim.Burst(limit) + 10*limit/2 + sim.Burst(limit/2)
 			if passed > want+1e-6 || passed < 0.995*want-3 {
 				t.Errorf("%v/s, %v: %v of %d calls passed, want %v", limit, process, passed, in, want)
 			}
