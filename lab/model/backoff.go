@@ -116,13 +116,9 @@ func (r Recovery) mu() float64    { return math.Log(r.Mean.Seconds()) - r.Sigma*
 func (r Recovery) scale() float64 { return r.Mean.Seconds() * (r.Alpha - 1) / r.Alpha }
 
 func (r Recovery) validate() error {
-	err := durationWithin("mean", r.Mean, time.Millisecond, 24*time.Hour)
+	err := firstError(durationWithin("mean", r.Mean, time.Millisecond, 24*time.Hour), within("sigma", r.Sigma, 0.05, 5), within("alpha", r.Alpha, 1.05, 100))
 	switch r.Kind {
-	case "exponential", "uniform", "constant":
-	case "lognormal":
-		err = firstError(err, within("sigma", r.Sigma, 0.05, 5))
-	case "pareto":
-		err = firstError(err, within("alpha", r.Alpha, 1.05, 100))
+	case "exponential", "lognormal", "uniform", "constant", "pareto":
 	default:
 		err = firstError(err, &InputError{"recovery", r.Kind, "exponential, lognormal, uniform, constant or pareto"})
 	}

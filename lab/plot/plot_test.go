@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -173,6 +174,20 @@ func TestSamePanelsSameBytes(t *testing.T) {
 			t.Errorf("%s differs from one time to the next", format)
 		}
 	}
+}
+
+func TestManyDrawAtOnce(t *testing.T) {
+	want := drawn(t, "svg", sample()...)
+	var group sync.WaitGroup
+	for range 4 {
+		group.Go(func() {
+			var b bytes.Buffer
+			if err := Write(&b, "svg", sample()...); err != nil || !bytes.Equal(b.Bytes(), want) {
+				t.Errorf("%v, %d bytes", err, b.Len())
+			}
+		})
+	}
+	group.Wait()
 }
 
 func TestEdgesOfTheDrawable(t *testing.T) {
