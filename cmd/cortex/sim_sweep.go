@@ -45,7 +45,7 @@ func (f *sweepFlags) do(cmd *cobra.Command) error {
 	if f.draws < 1 || f.draws > sweep.MaxDraws {
 		return fmt.Errorf("--sweep %d: want from 1 to %d draws", f.draws, sweep.MaxDraws)
 	}
-	if f.first < 0 || f.first+f.draws > sweep.MaxDraws {
+	if f.first < 0 || f.first > sweep.MaxDraws-f.draws {
 		return fmt.Errorf("--draw %d: want from 0 to %d", f.first, sweep.MaxDraws-f.draws)
 	}
 	for _, name := range []string{"scenario", "scenario-file", "list", "seeds", "instances", "share", "plot"} {

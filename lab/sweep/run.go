@@ -61,7 +61,7 @@ type Outcome struct {
 // Run runs the draws, each under the oracle and every policy. Outcomes come in the order of the draws, the same whatever Parallel is.
 // When ctx ends it returns the draws that are done and the context's error.
 func Run(ctx context.Context, o Options) ([]Outcome, error) {
-	if o.Draws < 1 || o.First < 0 || o.First+o.Draws > MaxDraws {
+	if o.Draws < 1 || o.Draws > MaxDraws || o.First < 0 || o.First > MaxDraws-o.Draws {
 		return nil, &OptionError{"sweep", o.Draws, fmt.Sprintf("from 1 to %d draws", MaxDraws)}
 	}
 	if len(o.Policies) == 0 {
