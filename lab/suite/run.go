@@ -123,9 +123,10 @@ func Run(ctx context.Context, o Options) ([]Row, error) {
 	if parallel <= 0 {
 		parallel = runtime.GOMAXPROCS(0)
 	}
-	var next, finished atomic.Int64
+	var next atomic.Int64
 	var failure atomic.Pointer[error]
 	var progress sync.Mutex
+	finished := 0
 	job := func(i int) (*plan, int) {
 		for k := range plans {
 			if i < plans[k].seeds {
@@ -156,11 +157,11 @@ func Run(ctx context.Context, o Options) ([]Row, error) {
 					return // it may have been cut short
 				}
 				p.runs[seed], p.done[seed] = r, true
-				if n := finished.Add(1); o.Progress != nil {
-					progress.Lock()
-					o.Progress(int(n), total)
-					progress.Unlock()
+				progress.Lock()
+				if finished++; o.Progress != nil {
+					o.Progress(finished, total)
 				}
+				progress.Unlock()
 			}
 		})
 	}
