@@ -223,7 +223,6 @@ func (e *Engine) advanceLaw(s limit.Sample, now time.Duration) {
 	if p, ok := e.rolling.Quantile(e.span(baselineMin), 0.99); ok {
 		s.P99 = p
 	}
-	s.Outcomes = e.sig.samples + e.rolling.Counts(e.sig.span).Throttled
 	st := e.circuit(now)
 	e.sig.b = e.bucket.BurnNow()
 	sig := e.signalsAt(st)

@@ -76,7 +76,7 @@ func drive(t *testing.T, data []byte) {
 			now += step & (1<<21 - 1) // the usual: up to 2 ms
 		}
 		s := Sample{Now: now, InFlight: int64(take()), Timeout: time.Duration(take()), Deadline: time.Duration(take()), P99: time.Duration(take()),
-			Success: take(), Failure: take(), TimedOut: take(), Throttled: take(), Outcomes: take(), Calm: op&64 != 0,
+			Success: take(), Failure: take(), TimedOut: take(), Throttled: take(), Calm: op&64 != 0,
 			Area: number(), ErrorArea: number(), Gauge: number(), Evidence: number(), Remote: number()}
 		if op&128 != 0 { // numbers as they come in practice
 			s.InFlight &= 1023
@@ -160,7 +160,7 @@ func TestNonsenseIsForgotten(t *testing.T) {
 				l := mustNew(t, 0, byPressure)
 				for i := range 7_000 {
 					s := Sample{Now: time.Duration(i+1) * ms, InFlight: 10, Area: 0.010, Success: uint64(i % 2), Timeout: time.Second, P99: 40 * ms,
-						Outcomes: 100, Calm: true, Gauge: -1, Offered: &[MaxLevels + 1]uint64{5: uint64(i % 2)}}
+						Calm: true, Gauge: -1, Offered: &[MaxLevels + 1]uint64{5: uint64(i % 2)}}
 					if i == 5_000 && spoil != nil {
 						spoil(&s)
 					}

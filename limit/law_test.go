@@ -44,7 +44,7 @@ func (f *flow) run(l *Limiter, length time.Duration) {
 		f.owedErr += f.errors / 1000
 		n := f.rate*f.sojourn + f.errors*f.errTime
 		s := Sample{Now: f.now, InFlight: int64(math.Round(n)), Area: n / 1000, Success: uint64(f.owed), Failure: uint64(f.owedErr),
-			Timeout: f.timeout, P99: f.p99, Outcomes: 100, Calm: !f.trouble, Gauge: -1, Offered: new([MaxLevels + 1]uint64)}
+			Timeout: f.timeout, P99: f.p99, Calm: !f.trouble, Gauge: -1, Offered: new([MaxLevels + 1]uint64)}
 		s.ErrorArea = float64(s.Failure) * f.errTime
 		s.Offered[5] = s.Success + s.Failure
 		f.owed -= float64(s.Success)
@@ -75,7 +75,7 @@ func TestLimitIsLittlesLaw(t *testing.T) {
 			f.now += ms
 			f.owed += 0.5
 			s := Sample{Now: f.now, InFlight: 10, Area: 0.010, Success: uint64(f.owed), Timeout: c.timeout, Deadline: c.deadline, P99: f.p99,
-				Outcomes: 100, Calm: true, Gauge: -1, Offered: &[MaxLevels + 1]uint64{5: uint64(f.owed)}}
+				Calm: true, Gauge: -1, Offered: &[MaxLevels + 1]uint64{5: uint64(f.owed)}}
 			f.owed -= float64(s.Success)
 			l.Advance(s)
 		}
@@ -239,7 +239,7 @@ func cold(l *Limiter, rate float64, length, timeout time.Duration, answer func(r
 	ticks, shedding := 0, 0
 	p99 := time.Duration(0)
 	for now := 0.001; now < length.Seconds(); now += 0.001 {
-		s := Sample{Now: time.Duration(now * 1e9), Timeout: timeout, Calm: true, Gauge: -1, Offered: new([MaxLevels + 1]uint64), Outcomes: 100, P99: p99}
+		s := Sample{Now: time.Duration(now * 1e9), Timeout: timeout, Calm: true, Gauge: -1, Offered: new([MaxLevels + 1]uint64), P99: p99}
 		for ; next < now; next += r.ExpFloat64() / rate {
 			s.Offered[5]++
 			flight = append(flight, call{next, next + math.Min(answer(r), timeout.Seconds())})

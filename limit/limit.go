@@ -34,8 +34,7 @@ const (
 	burstLimit = 128  // in the first second, before any rate is known: a pool of clients may start all at once
 	// criticalSlack is by how much more queue pressure critical calls are refused than others.
 	criticalSlack = 0.75
-	throttleOK    = 0.05 // share of 429s that sheds nothing
-	gaugeOK       = 0.8  // fill of a user's own queue that sheds nothing
+	gaugeOK       = 0.8 // fill of a user's own queue that sheds nothing
 )
 
 // Ingredients is a set of parts of the adaptive law, for switching them off one at a time. It is for the laboratory's
@@ -112,7 +111,6 @@ type Sample struct {
 	Timeout   time.Duration          // attempt timeout in force
 	Deadline  time.Duration          // typical time a caller has; 0 = unlimited
 	P99       time.Duration          // of the shortest window that can tell; 0 = none
-	Outcomes  uint64                 // in the window the signals are taken from, throttled answers included
 	Calm      bool                   // pressure low and circuit closed: the baseline may learn
 	Gauge     float64                // fill of a user's queue, in [0,1]; negative = none
 	Evidence  float64                // E, used by ShedByPressure only
@@ -130,7 +128,8 @@ type Limiter struct {
 	frozen     bool
 
 	x, nbar, w, errOcc float64 // EWMAs with τx, same fill
-	thr, out           float64 // throttled answers and all outcomes a second, same fill
+	throttle           throttle
+	thrShed            float64 // share that a throttling target makes too much
 	mu                 float64 // capacity estimate, successes a second
 	muCalm             float64 // before the trouble that goes on now
 	w0, b99, n0        float64 // baseline
@@ -197,8 +196,6 @@ func (l *Limiter) Advance(s Sample) {
 	l.x = l.x*a + float64(s.Success)*in
 	l.nbar = l.nbar*a + s.Area*in
 	l.errOcc = l.errOcc*a + s.ErrorArea*in
-	l.thr = l.thr*a + float64(s.Throttled)*in
-	l.out = l.out*a + float64(s.Success+s.Failure+s.TimedOut+s.Throttled)*in
 	l.w = l.w*a + 1 - a
 
 	busy := l.busy()
@@ -216,6 +213,8 @@ func (l *Limiter) Advance(s Sample) {
 	}
 	l.setLimit(te)
 	l.ramp(s.Success, s.TimedOut)
+	l.throttle.advance(&s, dt, l.OfferedRate())
+	l.thrShed = l.throttle.shed(l.OfferedRate())
 	l.integrate(s, dt, now, arrived > 0)
 }
 
@@ -360,7 +359,7 @@ func (l *Limiter) block(now float64) {
 
 // baseline moves W0, B99 and N0 toward what calm operation shows: fast downward, slowly upward, not at all in trouble.
 func (l *Limiter) baseline(s Sample, now, dt float64, busy bool) {
-	l.frozen = l.on(BaselineFreeze) && (!s.Calm || l.phi > 0.01 || busy)
+	l.frozen = l.on(BaselineFreeze) && (!s.Calm || l.phi > 0.01 || l.thrShed > 0.01 || busy)
 	if l.frozen {
 		l.block(now)
 		return
@@ -441,7 +440,7 @@ func (l *Limiter) Tripped(slow bool) {
 
 // Restart begins a new generation after a circuit closed: rates are forgotten, capacity and baseline kept, in-flight ramps up.
 func (l *Limiter) Restart() {
-	l.x, l.nbar, l.w, l.errOcc, l.thr, l.out = 0, 0, 0, 0, 0, 0
+	l.x, l.nbar, l.w, l.errOcc = 0, 0, 0, 0
 	l.phi = 0
 	l.te = 0
 	l.mu = max(l.mu, l.muCalm) // that nothing came out of a dead target says nothing of what a living one can do

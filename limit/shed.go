@@ -4,15 +4,7 @@ import "math"
 
 // integrate advances φ, the integral part of the shed fraction, by the control error over dt.
 func (l *Limiter) integrate(s Sample, dt, now float64, arrived bool) {
-	l.e, l.hasE = 0, false
-	if s.Outcomes >= 5 && l.out > 0 && l.thr > 0 {
-		l.e, l.hasE = l.thr/l.out-throttleOK, true
-	}
-	if s.Gauge >= 0 {
-		if g := s.Gauge - gaugeOK; !l.hasE || g > l.e {
-			l.e, l.hasE = g, true
-		}
-	}
+	l.e, l.hasE = s.Gauge-gaugeOK, s.Gauge >= 0
 	if arrived || s.InFlight > 0 {
 		if idle := now - l.idleSince; idle > 1 && s.InFlight == 0 {
 			l.phi *= math.Exp(-idle)
@@ -87,7 +79,7 @@ func (l *Limiter) ShedFraction(q float64, critical bool) float64 {
 		q -= criticalSlack
 	}
 	if !l.warm && q < 1 && !l.hasE {
-		return l.remote
+		return max(l.remote, l.thrShed)
 	}
 	s := l.phi + kp*l.errorAt(q)
 	if !l.warm && q < 1 {
@@ -96,7 +88,7 @@ func (l *Limiter) ShedFraction(q float64, critical bool) float64 {
 	if l.byPressure {
 		s = max(s, (q-0.75)/0.5)
 	}
-	return max(0, min(1, max(s, l.remote)))
+	return max(0, min(1, max(s, l.remote, l.thrShed)))
 }
 
 // RefuseProbability maps a shed fraction through the observed distribution of priorities: 1 for those wholly inside the
@@ -144,7 +136,7 @@ func (l *Limiter) Floor(shed float64) int {
 // Headroom is how many more attempts may enter before any could be refused: while they last, admission needs no look at the
 // law. It is 0 when anything but an empty queue speaks.
 func (l *Limiter) Headroom(inFlight int64) int64 {
-	if l.phi > 0 || l.remote > 0 || l.byPressure || l.hasE && l.e > 0 {
+	if l.phi > 0 || l.remote > 0 || l.thrShed > 0 || l.byPressure || l.hasE && l.e > 0 {
 		return 0
 	}
 	if !l.on(AdaptiveLimit) {
@@ -167,7 +159,7 @@ func (l *Limiter) Price(latency, q, slow float64) float64 {
 	if !l.on(LoadPrice) {
 		return 1
 	}
-	return Price(latency, q, slow, l.phi)
+	return Price(latency, q, slow, max(l.phi, l.thrShed))
 }
 
 // Price is the law behind [Limiter.Price], phi the integral part of the shed fraction. The dead band on

@@ -130,7 +130,7 @@ const (
 	Slow                 // service takes Factor times as long
 	Capacity             // Fraction of the workers is left
 	Error                // with Probability an attempt fails after Latency, without taking a worker
-	Throttle             // beyond Limit a second, with a burst of a tenth of it: 429 with RetryAfter
+	Throttle             // beyond Limit a second, with a burst of a tenth of it or ten: 429 with RetryAfter
 	Crash                // connections are refused at once, and what was under way is lost
 )
 

@@ -69,7 +69,7 @@ func (t *target) refresh() {
 	t.pump()
 }
 
-func burst(limit float64) float64 { return max(1, limit/10) }
+func burst(limit float64) float64 { return max(10, limit/10) }
 
 // crash loses all that is under way.
 func (t *target) crash() {

@@ -234,7 +234,7 @@ func TestACallMeetsTheFaultItArrivesWith(t *testing.T) {
 func TestThrottlesBackToBackHaveTheirOwnLimits(t *testing.T) {
 	b := newBench(t, func(s *scenario.Scenario) {
 		s.Downstream.Service.Mean = 5 * ms
-		s.Faults = []scenario.Fault{{To: 1000 * ms, Kind: scenario.Throttle, Limit: 20}, {From: 1000 * ms, To: 2000 * ms, Kind: scenario.Throttle, Limit: 1}}
+		s.Faults = []scenario.Fault{{To: 1000 * ms, Kind: scenario.Throttle, Limit: 200}, {From: 1000 * ms, To: 2000 * ms, Kind: scenario.Throttle, Limit: 1}}
 	})
 	var want []string
 	served := time.Duration(0)
