@@ -49,24 +49,24 @@ func draw(r *rand.Rand) *scenario.Scenario {
 		return a + time.Duration(r.Float64()*float64(b-a)).Round(time.Millisecond)
 	}
 	pick := func(d ...time.Duration) time.Duration { return d[r.IntN(len(d))] }
-	s := &scenario.Scenario{Name: "random", Duration: between(time.Second, 12*time.Second), Deadline: pick(time.Millisecond, 50*time.Millisecond, 99*time.Millisecond,
+	s := &scenario.Scenario{Name: "random", Duration: between(time.Second, 9*time.Second), Deadline: pick(time.Millisecond, 50*time.Millisecond, 99*time.Millisecond,
 		time.Second, 3*time.Second), Hops: 1 + r.IntN(3), Mark: r.IntN(2) == 0}
 	s.Client = scenario.Client{Timeout: pick(0, time.Millisecond, 40*time.Millisecond, time.Second, time.Hour), MaxRetries: r.IntN(4),
 		BaseDelay: pick(time.Millisecond, 100*time.Millisecond, time.Minute)}
 	s.Downstream = scenario.Downstream{Workers: 1 + r.IntN(20), Queue: pick1(r, 1, 5, 2000), Cancels: r.IntN(2) == 0}
 	s.Downstream.Service = scenario.Service{Distribution: scenario.Distribution(r.IntN(4)), Mean: pick(time.Microsecond, 5*time.Millisecond, 80*time.Millisecond), Sigma: 0.1 + 2*r.Float64(),
 		Alpha: 1.1 + 3*r.Float64()}
-	rate := pick1(r, 0.0, 0.5, 20, 200)
+	rate := pick1(r, 0.0, 0.5, 20, 60)
 	switch r.IntN(4) {
 	case 0:
-		s.Callers = scenario.Callers{Count: 1 + r.IntN(40), Think: pick(50*time.Millisecond, time.Second)}
+		s.Callers = scenario.Callers{Count: 1 + r.IntN(20), Think: pick(50*time.Millisecond, time.Second)}
 	case 1:
 		for range 1 + r.IntN(15) {
 			s.Arrivals.Trace = append(s.Arrivals.Trace, float64(r.IntN(1+int(rate))))
 		}
 		s.Arrivals.Scale = pick1(r, 1.0, 0.3, 2)
 	default:
-		s.Arrivals.Steps = []scenario.Step{{From: pick(0, time.Second), Rate: rate}, {From: between(2*time.Second, 5*time.Second), Rate: pick1(r, 0.0, 10, 300)}}
+		s.Arrivals.Steps = []scenario.Step{{From: pick(0, time.Second), Rate: rate}, {From: between(2*time.Second, 5*time.Second), Rate: pick1(r, 0.0, 10, 100)}}
 	}
 	s.Arrivals.Process = scenario.Process(r.IntN(2))
 	for range 1 + r.IntN(3) {

@@ -67,8 +67,8 @@ func TestAdaptiveLawKeepsItsPromises(t *testing.T) {
 			if r.TTR != nil {
 				ttr = *r.TTR
 			}
-			t.Logf("efficiency %.4f (9: %.4f, 7: %.4f), %.4f attempts a call in the fault, recovered after %.2f s, %.4f %% refused while healthy, overshoot %.3f, %.1f transitions a minute",
-				r.Efficiency, r.GoodputByPriority["9"], r.GoodputByPriority["7"], r.AmplificationInFault, ttr, 100*r.FalseRejections, r.Overshoot, r.TransitionsPerMinute)
+			t.Logf("%s: efficiency %.4f (9: %.4f, 7: %.4f), %.4f attempts a call in the fault, recovered after %.2f s, %.4f %% refused while healthy, overshoot %.3f, %.1f transitions a minute",
+				r.Scenario, r.Efficiency, r.GoodputByPriority["9"], r.GoodputByPriority["7"], r.AmplificationInFault, ttr, 100*r.FalseRejections, r.Overshoot, r.TransitionsPerMinute)
 			if r.Efficiency < p.efficiency {
 				t.Errorf("efficiency %.4f, want %v", r.Efficiency, p.efficiency)
 			}
