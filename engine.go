@@ -325,9 +325,11 @@ func (e *Engine) bookLatencies(newest time.Duration) {
 
 // learnTimeout gives the latencies of successes to the adaptive timeout, but not those of an incident, nor those with a queue in
 // them. The first would let the next incident go unnoticed for as long; the second would run away: a longer timeout makes a
-// higher limit, that a longer queue, that longer latencies. Where they are not learned the extended timeout serves.
+// higher limit, that a longer queue, that longer latencies. Where they are not learned the extended timeout serves. In the cold start
+// all are learned: nothing is known yet of what a queue would be, and a target that takes longer than the bootstrap timeout would
+// never be found out.
 func (e *Engine) learnTimeout(now time.Duration, bucket int, n uint64) {
-	if e.limiter.Frozen() || e.sig.own >= learnBelow && e.cfg.Profile == Adaptive {
+	if e.limiter.Frozen() || e.sig.own >= learnBelow && e.limiter.Warm() && e.cfg.Profile == Adaptive {
 		e.timeout.CountSuccesses(now, n)
 		return
 	}

@@ -455,6 +455,9 @@ func (l *Limiter) Restart() {
 // during the cold start.
 func (l *Limiter) Frozen() bool { return l.frozen }
 
+// Warm reports whether the cold start is over.
+func (l *Limiter) Warm() bool { return l.warm }
+
 // Limit is the number of attempts in flight at which Q is 1.
 func (l *Limiter) Limit() float64 { return min(l.limit, l.cwnd) }
 

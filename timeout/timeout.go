@@ -89,6 +89,7 @@ type Timeout struct {
 	asOf  time.Duration // the decayed numbers are as of here
 	due   time.Duration // Refresh computes nothing before
 	fresh bool          // new samples since the last estimate
+	known bool          // the value has been estimated: until then it is the bootstrap value, which knows nothing of the target
 
 	hist  [window.Buckets]float64 // latencies of successes and committed timeouts, decayed
 	total float64                 // sum over hist
@@ -162,6 +163,9 @@ func (t *Timeout) Late(now, latency time.Duration) bool {
 	t.raised = clampTime(t.cfg.Multiplier*float64(latency), t.Extended(), t.cfg.Max)
 	t.raisedUntil = addTime(t.now, lateFor)
 	t.current = t.raised
+	if !t.known {
+		t.usual = t.raised
+	}
 	t.burst = 0
 	return true
 }
@@ -303,7 +307,7 @@ func (t *Timeout) estimate() {
 	if t.now < t.raisedUntil {
 		t.current = max(t.current, t.raised)
 	}
-	t.fresh = false
+	t.fresh, t.known = false, true
 }
 
 // p999 returns the 99.9th percentile of the histogram, interpolated inside its bucket. It counts from above, where the answer

@@ -461,3 +461,36 @@ func BenchmarkRefreshDue(b *testing.B) {
 		tm.Refresh(now)
 	}
 }
+
+// A target that takes longer than the bootstrap timeout: until there was an estimate, a success beyond it changes what is usual, and
+// not for a moment only. Once the value is known, it does not.
+func TestBootstrapValueIsNoKnowledge(t *testing.T) {
+	x, err := New(Config{Min: 50 * time.Millisecond, Max: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	late := func(now time.Duration) {
+		x.ObserveTimeouts(now, 5)
+		if !x.Late(now, x.Current()+100*time.Millisecond) {
+			t.Fatalf("at %v: not late beside five timeouts", now)
+		}
+	}
+	late(time.Second)
+	if x.Usual() != x.Current() || x.Usual() != 5*time.Second {
+		t.Errorf("usual %v, current %v", x.Usual(), x.Current())
+	}
+	now := time.Second
+	for range 2000 {
+		now += 50 * time.Millisecond
+		x.Observe(now, window.Bucket(100*time.Millisecond), 1)
+		x.Refresh(now)
+	}
+	usual := x.Usual()
+	if usual > time.Second {
+		t.Fatalf("usual %v after 2,000 answers of 100 ms", usual)
+	}
+	late(now)
+	if x.Usual() != usual || x.Current() <= usual {
+		t.Errorf("usual %v, current %v; it was %v", x.Usual(), x.Current(), usual)
+	}
+}
