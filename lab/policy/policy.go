@@ -141,7 +141,7 @@ func (g *engineGuard) Retry(a *sim.Attempt, f sim.Failure) sim.Verdict {
 // Enter, Leave and Shed make a guard at the target's door of it.
 func (g *engineGuard) Enter(a *sim.Attempt, p *cortex.Permit) cortex.Reason {
 	var err error
-	*p, err = g.e.Admit(nil, a.Call.Priority)
+	*p, err = g.e.Admit(a.Context(), a.Call.Priority)
 	return reason(err)
 }
 
