@@ -3,12 +3,12 @@ package main
 import (
 	"fmt"
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/seed-a29ca62a/cortex/lab/model"
-	"github.com/seed-a29ca62a/cortex/lab/plot"
 	"github.com/seed-a29ca62a/cortex/lab/policy"
 	"github.com/seed-a29ca62a/cortex/lab/scenario"
 )
@@ -74,26 +74,19 @@ func measureMap(s *study) (any, error) {
 		for o := range d.Outages {
 			row := make([]float64, len(d.Rho))
 			for r := range d.Rho {
+				n := 0
 				for seed := range d.Seeds {
 					if down[(k*cells+o*len(d.Rho)+r)*d.Seeds+seed] {
-						row[r] += 1 / float64(d.Seeds)
+						n++
 					}
 				}
+				row[r] = float64(n) / float64(d.Seeds)
 			}
 			m.Down = append(m.Down, row)
 		}
 		d.Maps = append(d.Maps, m)
 	}
-	return d, s.picture("map.svg", d.panels()...)
-}
-
-func (d *mapData) panels() []plot.Panel {
-	var all []plot.Panel
-	for _, m := range d.Maps {
-		all = append(all, plot.HeatMap{Title: m.Policy, X: "utilisation ρ by the calls alone", Y: "outage, s", Xs: d.Rho, Ys: d.Outages, Z: m.Down, Min: 0, Max: 1,
-			LogY: true, Label: "share of runs that stay down"})
-	}
-	return all
+	return d, os.WriteFile(s.file("map.svg"), d.multiples(), 0o644)
 }
 
 // region is what of a map is down.
