@@ -271,10 +271,22 @@ func (e *Engine) situation(f *Failure, now time.Duration) Situation {
 	s.Signals.Q = unit(max(q, e.gauge.value()))
 	s.Floor = Priority(e.limiter.Floor(e.limiter.ShedFraction(q, false)))
 	s.RefuseProbability = e.limiter.RefuseProbability(prio, e.limiter.ShedFraction(q, e.critical(prio)))
-	s.Price = e.limiter.Price(e.sig.l, q, e.sig.slow)
+	s.Price = e.price(q)
 	w0, b99, _, _ := e.limiter.Baseline()
 	s.Cost = max(b99, callCost*w0)
 	return s
+}
+
+// price of a retry in tokens at queue pressure q. The latency signal must show in the P99 of enough samples, too: that of the few
+// successes among many errors is noise, and one second of full price can empty the budget that retries against errors live on.
+func (e *Engine) price(q float64) float64 {
+	l := e.sig.l
+	if l > 0 && e.sig.stalled == 0 {
+		_, base, _, _ := e.limiter.Baseline()
+		p99, _ := e.rolling.Quantile(e.rolling.ShortestLatencies(baselineMin), 0.99)
+		l = min(l, LatencyDeviation(float64(p99), float64(base)))
+	}
+	return e.limiter.Price(l, q, e.sig.slow)
 }
 
 // deadlineOf is the time left for a call: its context's, else what Config.Deadline leaves after what has passed.

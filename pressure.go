@@ -76,7 +76,7 @@ func (e *Engine) pressure(now time.Duration) Pressure {
 		p.BaselineSojourn, p.BaselineP99, p.BaselineInFlight, p.Warm = e.limiter.Baseline()
 		p.Shed = e.limiter.ShedFraction(q, false)
 		p.Floor = Priority(e.limiter.Floor(p.Shed))
-		p.Price = e.limiter.Price(e.sig.l, q, e.sig.slow)
+		p.Price = e.price(q)
 	}
 	cps := e.cfg.Weights.cps(sig)
 	p.Signals, p.CPS, p.State = sig, float64(cps)/one, stateOf(cps)
