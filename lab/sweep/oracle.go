@@ -50,6 +50,9 @@ func patience(s *scenario.Scenario) time.Duration {
 	return s.Deadline
 }
 
+// toWait marks an attempt that is sent to a full queue, where it costs nothing, for its client to wait and come again.
+const toWait = 1
+
 type oracle struct {
 	env      sim.Env
 	s        *scenario.Scenario
@@ -79,6 +82,10 @@ func (o *oracle) Admit(a *sim.Attempt) cortex.Reason {
 	}
 	if x.Waiting == 0 && x.InService < o.s.WorkersAt(now) {
 		return cortex.ReasonNone // it begins at once: no capacity is left idle, whatever the priority
+	}
+	if x.Waiting >= o.s.Downstream.Queue && a.Number < o.s.Client.MaxRetries {
+		a.Mine = toWait
+		return cortex.ReasonNone
 	}
 	if !top || x.Waiting >= o.s.Downstream.Queue {
 		return cortex.ReasonShed
@@ -116,8 +123,33 @@ func (o *oracle) out(now time.Duration) bool {
 	if f, ok := o.s.InForce(scenario.Error, now); ok && f.Probability >= 1 {
 		return true
 	}
-	f, ok := o.s.InForce(scenario.Hang, now)
-	return ok && f.Latency >= o.patience
+	if f, ok := o.s.InForce(scenario.Hang, now); ok {
+		return f.Latency >= o.patience
+	}
+	slow := o.s.SlowFactor(now)
+	return slow > 1 && within(o.s.Downstream.Service, o.patience.Seconds()/slow) < hopeless
+}
+
+// hopeless is a share of attempts in time that is not worth the workers that the others hold until long after a fault.
+const hopeless = 0.05
+
+// within is the share of service times up to t seconds.
+func within(v scenario.Service, t float64) float64 {
+	mean := v.Mean.Seconds()
+	switch v.Distribution {
+	case scenario.Exponential:
+		return 1 - math.Exp(-t/mean)
+	case scenario.Fixed:
+		if t >= mean {
+			return 1
+		}
+		return 0
+	case scenario.Pareto:
+		return max(0, 1-math.Pow(mean*(v.Alpha-1)/v.Alpha/t, v.Alpha))
+	default:
+		z := (math.Log(t/mean) + v.Sigma*v.Sigma/2) / v.Sigma
+		return 0.5 * math.Erfc(-z/math.Sqrt2)
+	}
 }
 
 // speed is the number of attempts a second that workers finish in time, all busy.
@@ -196,6 +228,10 @@ func (o *oracle) Retry(a *sim.Attempt, f sim.Failure) sim.Verdict {
 		}
 		o.row = at
 		return sim.Verdict{Retry: true, Delay: at - now}
+	}
+	if a.Mine == toWait { // the client's backoff
+		d := float64(o.s.Client.BaseDelay) * math.Exp2(float64(a.Number)) * o.rand.Float64()
+		return sim.Verdict{Retry: true, Delay: time.Duration(min(d, 3.6e12))}
 	}
 	return sim.Verdict{Retry: true, Delay: f.RetryAfter}
 }
