@@ -123,7 +123,8 @@ func (e *Engine) admission(now time.Duration, prio int) (Reason, breaker.Probe) 
 		return e.articleAdmission(now, prio)
 	}
 	st := e.circuit(now)
-	if st == breaker.Closed && e.evidenceTrips() {
+	f := e.inFleet()
+	if st == breaker.Closed && f == nil && e.evidenceTrips() {
 		e.armed = false
 		e.trip(now)
 		if !e.critical(prio) {
@@ -132,14 +133,15 @@ func (e *Engine) admission(now time.Duration, prio int) (Reason, breaker.Probe) 
 		return ReasonNone, breaker.Probe{}
 	}
 	if st != breaker.Closed { // probes pass by pressure and shedding
-		if p, ok := e.breaker.TryProbe(now, e.probeLease()); ok {
-			e.announce(now)
-			return ReasonNone, p
+		if f == nil || f.prober {
+			if p, ok := e.breaker.TryProbe(now, e.probeLease()); ok {
+				e.announce(now)
+				return ReasonNone, p
+			}
 		}
 		return ReasonCircuitOpen, breaker.Probe{}
 	}
-	shed := e.limiter.ShedFraction(e.limiter.Q(e.countInFlight()), e.critical(prio))
-	if p := e.limiter.RefuseProbability(prio, shed); p > 0 && e.random() < p {
+	if p := e.refuseProbability(prio, e.countInFlight()); p > 0 && e.random() < p {
 		return ReasonShed, breaker.Probe{}
 	}
 	return ReasonNone, breaker.Probe{}
@@ -175,12 +177,20 @@ func (e *Engine) probeLease() time.Duration {
 	if e.off(limit.ProbeLease) {
 		return time.Hour
 	}
-	_, b99, _, _ := e.limiter.Baseline()
+	_, b99 := e.baseline()
 	lease := max(100*time.Millisecond, b99)
 	if e.cfg.DisableTimeout {
 		return lease
 	}
 	return min(time.Duration(e.timeoutNow.Load()), lease)
+}
+
+// ObserveDeadline tells how much time a caller has left, for those whose contexts do not say it: a protocol that carries it in another
+// way, or a clock of one's own. Not positive says nothing. [Engine.Admit] learns it from the deadlines of contexts by itself.
+func (e *Engine) ObserveDeadline(left time.Duration) {
+	e.mu.Lock()
+	e.observeDeadline(left)
+	e.unlock()
 }
 
 // observeDeadline learns how much time callers have, from a sample of them.
@@ -210,8 +220,7 @@ func (e *Engine) trip(now time.Duration) {
 	if e.closedOnly {
 		return
 	}
-	rate := e.limiter.OfferedRate()
-	if e.breaker.Trip(now, rate) {
+	if e.breaker.Trip(now, e.offeredRate()) {
 		e.limiter.Tripped(e.breaker.SlowTrip())
 	}
 	e.announce(now)
@@ -231,6 +240,9 @@ func (e *Engine) circuit(now time.Duration) breaker.State {
 func (e *Engine) announce(now time.Duration) {
 	st := e.breaker.State(now)
 	wait := e.breaker.NextProbe(now)
+	if f := e.inFleet(); f != nil && !f.prober {
+		wait = max(wait, f.seen+fleetPatience*f.interval-now)
+	}
 	if st == breaker.Closed || wait <= 0 {
 		e.refuseUntil.Store(0)
 	} else {
@@ -240,6 +252,9 @@ func (e *Engine) announce(now time.Duration) {
 		e.gen = gen
 		e.stats.Transitions++
 		e.newGeneration(now, st)
+		if f := e.inFleet(); f != nil && st == breaker.Closed && f.epoch&1 == 1 { // by this guard's own probe
+			f.turn()
+		}
 	}
 	if st == e.state {
 		return

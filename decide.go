@@ -260,19 +260,20 @@ func (e *Engine) situation(f *Failure, now time.Duration) Situation {
 	prio := e.clampPriority(f.Priority)
 	st := e.circuit(now)
 	s := Situation{Profile: e.cfg.Profile, Weights: e.cfg.Weights, Levels: e.cfg.Levels, Signals: e.signalsAt(st), Circuit: st,
-		Armed: e.armed && !e.off(limit.EvidenceTrip) && !e.closedOnly, Priority: Priority(prio), Attempt: f.Attempt, MaxRetries: e.maxRetries(f),
+		Armed: e.armed && !e.off(limit.EvidenceTrip) && !e.closedOnly && e.inFleet() == nil, Priority: Priority(prio), Attempt: f.Attempt, MaxRetries: e.maxRetries(f),
 		Retryable: f.Class.Retryable, RetriedAbove: f.RetriedAbove, DoNotRetry: f.DoNotRetry,
 		Tokens: e.bucket.Tokens(), Price: 1, Backoff: e.cfg.Backoff, Previous: f.Previous, RetryAfter: f.Class.RetryAfter,
 		Remaining: f.Deadline}
 	if e.cfg.Profile == Article {
 		return s
 	}
-	q := e.limiter.Q(e.countInFlight())
+	n := e.countInFlight()
+	q := e.queuePressure(n)
 	s.Signals.Q = unit(max(q, e.gauge.value()))
-	s.Floor = Priority(e.limiter.Floor(e.limiter.ShedFraction(q, false)))
-	s.RefuseProbability = e.limiter.RefuseProbability(prio, e.limiter.ShedFraction(q, e.critical(prio)))
+	s.Floor = Priority(e.law().Floor(e.shedFraction(n, false)))
+	s.RefuseProbability = e.refuseProbability(prio, n)
 	s.Price = e.price(q)
-	w0, b99, _, _ := e.limiter.Baseline()
+	w0, b99 := e.baseline()
 	s.Cost = max(b99, callCost*w0)
 	return s
 }
@@ -281,6 +282,9 @@ func (e *Engine) situation(f *Failure, now time.Duration) Situation {
 // successes among many errors is noise, and one second of full price can empty the budget that retries against errors live on.
 func (e *Engine) price(q float64) float64 {
 	l := e.sig.l
+	if f := e.inFleet(); f != nil {
+		return f.law.Law().Price(l, q, e.sig.slow)
+	}
 	if l > 0 && e.sig.stalled == 0 {
 		_, base, _, _ := e.limiter.Baseline()
 		p99, _ := e.rolling.Quantile(e.rolling.ShortestLatencies(baselineMin), 0.99)

@@ -66,6 +66,7 @@ type Engine struct {
 	armed    bool
 	deadline float64 // s, typical time a caller has; 0 = not known
 	article  articleBaseline
+	fleet    *fleet // nil: never reported
 
 	// Since the last tick.
 	pending   window.Counts
@@ -163,6 +164,9 @@ func (e *Engine) advanceFor(now time.Duration, wants *stripe) (entered bool) {
 	if now-e.last < tickGap {
 		return false
 	}
+	if e.fleet != nil {
+		e.fleet.expire(now)
+	}
 	s := limit.Sample{Now: now, Gauge: e.gauge.value(), Remote: e.remote.shed(now, e.cfg.RemoteTrust)}
 	hist := now-e.lastHist >= histogramGap || e.lastHist == 0
 	if hist {
@@ -187,6 +191,9 @@ func (e *Engine) advanceFor(now time.Duration, wants *stripe) (entered bool) {
 		e.strained.Store(strained)
 	}
 	e.sig.q = unit(max(e.sig.q, s.Gauge))
+	if e.fleet != nil {
+		e.fleet.count(e)
+	}
 	e.pending = window.Counts{}
 	e.errorArea = 0
 	clear(e.offered[:e.cfg.Levels+1])
@@ -212,14 +219,7 @@ func (e *Engine) advanceLaw(s limit.Sample, now time.Duration) {
 	s.ErrorArea = e.errorArea.Seconds()
 	s.Success, s.Failure, s.TimedOut, s.Throttled = e.pending.Success, e.pending.Failure, e.pending.Timeout, e.pending.Throttled
 	s.Offered = &e.offered
-	s.Timeout = min(queueTimeouts*e.timeout.Usual(), e.timeout.Extended())
-	if e.cfg.DisableTimeout {
-		s.Timeout = 0
-	}
-	s.Deadline = time.Duration(e.deadline * float64(time.Second))
-	if s.Deadline == 0 {
-		s.Deadline = e.cfg.Deadline
-	}
+	s.Timeout, s.Deadline = e.patience()
 	if p, ok := e.rolling.Quantile(e.span(baselineMin), 0.99); ok {
 		s.P99 = p
 	}
@@ -233,6 +233,20 @@ func (e *Engine) advanceLaw(s limit.Sample, now time.Duration) {
 	e.limiter.Advance(s)
 	e.bucket.SetCapacity(e.limiter.Capacity())
 	e.sig.q = e.limiter.Q(e.inFlight)
+	if f := e.inFleet(); f != nil {
+		e.sig.q = f.law.Q()
+	}
+}
+
+// patience is how long an attempt is waited for, as far as the law reckons with it, and how long callers wait; 0 = no bound.
+func (e *Engine) patience() (timeout, deadline time.Duration) {
+	if !e.cfg.DisableTimeout {
+		timeout = min(queueTimeouts*e.timeout.Usual(), e.timeout.Extended())
+	}
+	if deadline = time.Duration(e.deadline * float64(time.Second)); deadline == 0 {
+		deadline = e.cfg.Deadline
+	}
+	return timeout, deadline
 }
 
 // collect takes what the stripes counted since the last tick and withdraws their credit. It returns the sum of the starts of
@@ -277,6 +291,9 @@ func (e *Engine) collect(now time.Duration, hist bool) (starts time.Duration) {
 		s.mu.Unlock()
 	}
 	if hist {
+		if e.fleet != nil {
+			e.fleet.countLatencies(&e.latencies)
+		}
 		e.bookLatencies(newest)
 	}
 	e.bookSuccesses(success, newest)
@@ -373,6 +390,9 @@ func (e *Engine) room() int64 {
 		}
 		return 1 << 30
 	}
+	if f := e.inFleet(); f != nil {
+		return f.headroom(e)
+	}
 	if e.evidenceTrips() {
 		return 0
 	}
@@ -392,7 +412,7 @@ func (e *Engine) readSignals(now, starts time.Duration, hist bool) {
 	sig := &e.sig
 	sig.span = e.span(windowMin)
 	c := e.rolling.Counts(sig.span)
-	_, base, _, _ := e.limiter.Baseline()
+	_, base := e.baseline()
 	sig.stalled = 0
 	if n := e.inFlight; n > 0 && e.cfg.Profile == Adaptive && !e.cfg.DisableTimeout {
 		// Attempts that hang do not count until they return, unless their age speaks first: when the mean age of those in
@@ -427,6 +447,9 @@ func (e *Engine) readSignals(now, starts time.Duration, hist bool) {
 	if e.cfg.Profile == Adaptive {
 		sig.f = discount(sig.f, sig.samples)
 		sig.l = discount(sig.l, e.rolling.Latencies(sig.span)+uint64(sig.stalled))
+	}
+	if f := e.inFleet(); f != nil {
+		sig.f, sig.l, sig.slow = f.sig.f, f.sig.l, f.sig.slow
 	}
 }
 

@@ -35,6 +35,7 @@ const givenShift = 10
 const (
 	left     = 1 << iota // not in flight: paused, answered or over
 	answered             // the latency is fixed
+	judged               // the outcome is recorded
 	done
 )
 
@@ -164,8 +165,22 @@ func (p *Permit) took() time.Duration {
 // Release frees a permit that has no outcome; after Done or Record it does nothing.
 func (p *Permit) Release() { p.Record(Neutral) }
 
+// Abandoned tells that nobody waits for the attempt any more while its work goes on, as where a server's client has left: what err
+// says, by the rule of [Permit.Done], is recorded now, and the attempt stays in flight until Done, Record or Release, whose own
+// outcome then counts no more. Work that goes on for nobody holds the target all the same, and that a client had to leave should
+// not be known only when a handler that hangs returns. It reports whether the outcome counted.
+func (p *Permit) Abandoned(err error) bool {
+	if p.e == nil {
+		return false
+	}
+	return p.record(p.e.classify(p.ctx, err, p.took()).Outcome, judged)
+}
+
 // Record ends the attempt with an outcome; see [Permit.Done] for what it reports.
-func (p *Permit) Record(o Outcome) bool {
+func (p *Permit) Record(o Outcome) bool { return p.record(o, judged|done) }
+
+// record takes in an outcome, the first time, and ends the attempt where that is among the states it is to reach.
+func (p *Permit) record(o Outcome, reach uint8) bool {
 	e := p.e
 	if e == nil {
 		return false
@@ -173,15 +188,23 @@ func (p *Permit) Record(o Outcome) bool {
 	now := e.now()
 	s := &e.stripes[p.stripe]
 	s.mu.Lock()
-	if p.state&done != 0 {
+	was := p.state
+	p.state |= reach
+	if was&done != 0 {
 		s.mu.Unlock()
 		return false
 	}
-	p.state |= done
-	if p.state&left == 0 {
-		p.leave(s, now)
-	} else if p.state&answered == 0 {
+	switch {
+	case was&answered != 0:
+	case was&left != 0, reach&done == 0:
 		p.latency = max(0, now-p.start)
+	}
+	if reach&done != 0 && was&left == 0 {
+		p.leave(s, now)
+	}
+	if was&judged != 0 {
+		s.mu.Unlock()
+		return false
 	}
 	if !p.isProbe() && p.gen != s.gen {
 		s.stale++

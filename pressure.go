@@ -70,12 +70,12 @@ func (e *Engine) pressure(now time.Duration) Pressure {
 		p.Warm = true
 		p.Floor = Priority(floorOf(e.cfg.Weights.cps(sig), e.cfg.Levels))
 	} else {
-		q := e.limiter.Q(n)
+		law, q := e.law(), e.queuePressure(n)
 		sig.Q = unit(max(q, e.gauge.value()))
-		p.Limit, p.Capacity = e.limiter.Limit(), e.limiter.Capacity()
-		p.BaselineSojourn, p.BaselineP99, p.BaselineInFlight, p.Warm = e.limiter.Baseline()
-		p.Shed = e.limiter.ShedFraction(q, false)
-		p.Floor = Priority(e.limiter.Floor(p.Shed))
+		p.Limit, p.Capacity = law.Limit(), law.Capacity()
+		p.BaselineSojourn, p.BaselineP99, p.BaselineInFlight, p.Warm = law.Baseline()
+		p.Shed = e.shedFraction(n, false)
+		p.Floor = Priority(law.Floor(p.Shed))
 		p.Price = e.price(q)
 	}
 	cps := e.cfg.Weights.cps(sig)
@@ -190,6 +190,7 @@ func (g *gauge) value() float64 {
 type remoteView struct {
 	share atomic.Uint64 // float bits of its shed fraction
 	at    atomic.Int64
+	known atomic.Bool // there was a report
 	bad   atomic.Uint64
 }
 
@@ -207,6 +208,14 @@ func (e *Engine) ObserveRemote(shed float64) {
 	now := e.now()
 	e.remote.share.Store(math.Float64bits(shed))
 	e.remote.at.Store(int64(now))
+	if !e.remote.known.Load() {
+		e.remote.known.Store(true)
+	}
+}
+
+// fresh reports whether the target's own guard has just reported.
+func (r *remoteView) fresh(now time.Duration, trust float64) bool {
+	return trust > 0 && r.known.Load() && now-time.Duration(r.at.Load()) < remoteFade
 }
 
 func (r *remoteView) shed(now time.Duration, trust float64) float64 {

@@ -41,6 +41,9 @@ func (e *Engine) record(p *Permit, o Outcome, now time.Duration) bool {
 	}
 	if !p.isProbe() || e.cfg.Profile == Article {
 		e.count(o, p, now)
+		if e.fleet != nil && (o == Success || o == TimedOut) {
+			e.fleet.out.Latency[bucketOf(p.latency)]++
+		}
 	}
 	return true
 }
@@ -73,7 +76,9 @@ func (e *Engine) count(o Outcome, p *Permit, now time.Duration) {
 		}
 		e.rolling.AddLatency(now, bucketOf(latency), 1)
 	case Throttled:
-		e.pending.Throttled++
+		if !e.remote.fresh(now, e.cfg.RemoteTrust) { // else the target's own guard has said how much it sheds: nothing is left to infer
+			e.pending.Throttled++
+		}
 		e.rolling.Add(now, window.Counts{Throttled: 1})
 		e.errorArea += latency
 		return
@@ -97,6 +102,9 @@ func (e *Engine) count(o Outcome, p *Permit, now time.Duration) {
 			return // only an attempt that was given more time can tell a target that hangs from a slow one
 		}
 		e.silence.patient++
+		if e.fleet != nil {
+			e.fleet.out.Patient++
+		}
 	}
 	trips := e.breaker.Failure(now, o == TimedOut, e.success, c.Success)
 	if trips || e.silence.patient >= straightTimeouts && now-e.silence.since >= e.timeout.Extended() {
@@ -142,7 +150,7 @@ func (e *Engine) probeDone(p *Permit, o Outcome, now time.Duration) bool {
 	case Throttled:
 		r = breaker.ProbeThrottled
 	}
-	used, _ := e.breaker.ProbeDone(now, p.probe, r, p.latency, e.limiter.OfferedRate())
+	used, _ := e.breaker.ProbeDone(now, p.probe, r, p.latency, e.offeredRate())
 	e.announce(now)
 	return used
 }
@@ -162,7 +170,7 @@ func (e *Engine) classify(ctx context.Context, err error, took time.Duration) Cl
 // longWait is how long an attempt must have been under way for its caller's own deadline to speak against the target.
 func (e *Engine) longWait() time.Duration {
 	e.mu.Lock()
-	_, b99, _, _ := e.limiter.Baseline()
+	_, b99 := e.baseline()
 	e.mu.Unlock()
 	if b99 > 0 {
 		return b99

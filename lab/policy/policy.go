@@ -75,11 +75,6 @@ func Engine(change func(*cortex.Config)) sim.Maker {
 	}
 }
 
-// Door makes the guard at the target's door: an engine that sees all the load and cuts nothing.
-func Door() sim.Maker {
-	return Engine(func(c *cortex.Config) { c.DisableTimeout = true })
-}
-
 // Config is what an engine is told of a scenario's client: what its user would configure, and nothing of the downstream.
 func Config(s *scenario.Scenario) cortex.Config {
 	c := cortex.Config{Name: s.Name, Deadline: s.Deadline, Levels: cortex.DefaultLevels, MaxRetries: s.Client.MaxRetries,
@@ -137,24 +132,6 @@ func (g *engineGuard) Retry(a *sim.Attempt, f sim.Failure) sim.Verdict {
 		Priority: a.Call.Priority, Attempt: a.Number, RetriedAbove: a.Call.Marked, Previous: a.Call.Previous, Deadline: left})
 	return sim.Verdict{Retry: d.Retry, Delay: d.Delay, Reason: d.Reason}
 }
-
-// Enter, Leave and Shed make a guard at the target's door of it.
-func (g *engineGuard) Enter(a *sim.Attempt, p *cortex.Permit) cortex.Reason {
-	var err error
-	*p, err = g.e.Admit(a.Context(), a.Call.Priority)
-	return reason(err)
-}
-
-// Leave records an outcome.
-func (g *engineGuard) Leave(_ *sim.Attempt, p *cortex.Permit, o cortex.Outcome, gone bool) {
-	if gone {
-		o = cortex.TimedOut
-	}
-	p.Record(o)
-}
-
-// Shed is the share that it sheds.
-func (g *engineGuard) Shed() float64 { return g.e.Pressure().Shed }
 
 // plainGuard is what people build: retries with exponential backoff, with a breaker, a budget or a throttle in front.
 type plainGuard struct {

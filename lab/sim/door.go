@@ -10,8 +10,10 @@ import (
 type Door interface {
 	// Enter asks for an attempt; ReasonNone lets it in.
 	Enter(a *Attempt, p *cortex.Permit) cortex.Reason
-	// Leave is told when the target is done with it; gone tells that the client had left before.
-	Leave(a *Attempt, p *cortex.Permit, o cortex.Outcome, gone bool)
+	// Gone is told that the client of an attempt that is still under way waits no longer.
+	Gone(a *Attempt, p *cortex.Permit)
+	// Leave is told when the target is done with it.
+	Leave(a *Attempt, p *cortex.Permit, o cortex.Outcome)
 	// Shed is the fraction that it sheds now; its answers carry it.
 	Shed() float64
 }
@@ -35,13 +37,19 @@ func (d *door) admit(a *Attempt) bool {
 	if r == cortex.ReasonNone {
 		return true
 	}
-	a.fail = Failure{Outcome: cortex.Throttled, Retryable: r == cortex.ReasonShed}
+	a.fail = Failure{} // as cortexhttp.ClassOf has it
+	if r == cortex.ReasonShed {
+		a.fail = Failure{Outcome: cortex.Throttled, Retryable: true}
+	}
 	d.w.after(refusal, event{kind: evRefused, what: a})
 	return false
 }
 
+// gone is the end of a client's patience, which its deadline header has told.
+func (d *door) gone(a *Attempt) { d.g.Gone(a, &a.door) }
+
 func (d *door) done(a *Attempt, o cortex.Outcome) {
-	d.g.Leave(a, &a.door, o, a.over)
+	d.g.Leave(a, &a.door, o)
 	d.report(a)
 }
 

@@ -22,7 +22,8 @@ const (
 	streamRoute
 	streamService
 	streamFaults
-	streamGuards = 1000
+	streamExchange = 500
+	streamGuards   = 1000
 )
 
 // Options of a run.
@@ -60,6 +61,8 @@ type World struct {
 	target   *target
 	meter    meter
 	callers  *rand.Rand
+
+	exchanges []*exchange // by tier
 
 	stopped bool // before its end
 
@@ -415,6 +418,9 @@ func (w *World) settle(a *Attempt, f Failure) {
 // end is the client's part in an attempt.
 func (w *World) end(a *Attempt) {
 	a.over = true
+	if w.target.door != nil {
+		w.target.door.gone(a)
+	}
 	if a.queued && w.scenario.Downstream.Cancels {
 		w.target.drop(a)
 	}
