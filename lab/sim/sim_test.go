@@ -66,7 +66,9 @@ func brief(t testing.TB, s *scenario.Scenario) *scenario.Scenario {
 // that never uses an object again is the same run.
 func TestMeasuresAgreeWithTheRecord(t *testing.T) {
 	for _, s := range append(scenario.Builtin(), scenario.Extra()...) {
-		s = brief(t, s)
+		if s = brief(t, s); raced && s.Name != "S1" && s.Name != "S12" {
+			continue
+		}
 		for _, name := range []string{"exponential-jitter", "hystrix", "cortex-adaptive"} {
 			t.Run(s.Name+"/"+name, func(t *testing.T) {
 				t.Parallel()

@@ -106,6 +106,9 @@ func erlangC(c int, a float64) float64 {
 // M/M/c: the mean time in the system is 1/μ + C(c,a)/(cμ − λ) by Erlang's formula, the workers are busy for λ/μ of them; and Little's law
 // holds in every run to the last digit.
 func TestTheQueueIsErlangs(t *testing.T) {
+	if raced {
+		t.Skip("numbers")
+	}
 	for _, c := range []struct {
 		workers int
 		rho     float64
@@ -133,6 +136,9 @@ func TestTheQueueIsErlangs(t *testing.T) {
 
 // M/G/1: the mean wait is λ·E[S²]/(2(1 − ρ)), Pollaczek–Khinchine.
 func TestTheQueueIsPollaczeksAndKhinchines(t *testing.T) {
+	if raced {
+		t.Skip("numbers")
+	}
 	const mean, rho = 0.020, 0.5
 	for _, c := range []struct {
 		service scenario.Service
@@ -157,6 +163,9 @@ func TestTheQueueIsPollaczeksAndKhinchines(t *testing.T) {
 
 // Where attempts fail with f whatever the load, r retries make (1 − f^(r+1))/(1 − f) attempts of a call and answer 1 − f^(r+1) of them.
 func TestAmplificationIsTheFormulas(t *testing.T) {
+	if raced {
+		t.Skip("numbers")
+	}
 	for _, f := range []float64{0.1, 0.3, 0.5, 0.8, 1} {
 		for _, r := range []int{0, 1, 3} {
 			t.Run(fmt.Sprintf("f = %v, r = %d", f, r), func(t *testing.T) {
