@@ -442,3 +442,82 @@ func TestPausedAttemptIsNeitherQueueNorLatency(t *testing.T) {
 		}
 	}
 }
+
+// The other way round than Answered: what came of it is known, but it is still in flight.
+func TestAbandonedCountsAtOnceAndStaysInFlight(t *testing.T) {
+	e, c := virtual(t, cortex.Config{})
+	expect := func(what string, inFlight int, timeouts, successes uint64) {
+		t.Helper()
+		c.advance(time.Millisecond)
+		if s := e.Stats(); s.Timeouts != timeouts || s.Successes != successes || e.Pressure().InFlight != inFlight {
+			t.Errorf("%s: %d in flight, %d timeouts, %d successes, want %d, %d, %d", what, e.Pressure().InFlight, s.Timeouts, s.Successes, inFlight, timeouts, successes)
+		}
+	}
+	p, err := e.Admit(context.Background(), 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.advance(time.Second)
+	if !p.Abandoned(context.DeadlineExceeded) {
+		t.Error("the timeout did not count")
+	}
+	expect("abandoned", 1, 1, 0)
+	if p.Abandoned(context.DeadlineExceeded) {
+		t.Error("counted twice")
+	}
+	if p.Record(cortex.Success) {
+		t.Error("work that nobody waited for counted as a success")
+	}
+	expect("done", 0, 1, 0)
+	p.Release()
+	if p.Abandoned(context.DeadlineExceeded) {
+		t.Error("counted after its end")
+	}
+	expect("released", 0, 1, 0)
+
+	p, _ = e.Admit(context.Background(), 5)
+	if !p.Record(cortex.Success) || p.Abandoned(context.DeadlineExceeded) {
+		t.Error("an attempt that is over cannot be abandoned")
+	}
+	expect("success", 0, 1, 1)
+	if new(cortex.Permit).Abandoned(context.DeadlineExceeded) {
+		t.Error("the zero permit counted")
+	}
+
+	// Its own context says who ended it: a caller that left, and not for being late, speaks against nobody.
+	ctx, cancel := context.WithCancel(context.Background())
+	p, _ = e.Admit(ctx, 5)
+	cancel()
+	p.Abandoned(ctx.Err())
+	expect("cancelled", 1, 1, 1)
+	p.Release()
+	expect("cancelled and released", 0, 1, 1)
+	if s := e.Stats(); s.Neutral != 1 {
+		t.Errorf("%d neutral, want 1", s.Neutral)
+	}
+}
+
+// A probe that is abandoned has failed, and frees the slot for the next one though its work goes on.
+func TestAbandonedProbeHasFailed(t *testing.T) {
+	e, c, due := opened(t, cortex.Config{})
+	c.advance(due)
+	p, err := e.Admit(context.Background(), 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.advance(20 * time.Millisecond)
+	p.Abandoned(context.DeadlineExceeded)
+	c.advance(2 * time.Second)
+	q, err := e.Admit(context.Background(), 5)
+	if err != nil {
+		t.Fatalf("no second probe: %v", err)
+	}
+	p.Record(cortex.Success)
+	if e.Pressure().Circuit == breaker.Closed {
+		t.Error("what came back to nobody closed the circuit")
+	}
+	q.Record(cortex.Success)
+	if e.Pressure().Circuit != breaker.Closed {
+		t.Error("the second probe's success did not close")
+	}
+}

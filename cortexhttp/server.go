@@ -100,7 +100,9 @@ type refusedAnswer struct {
 //   - the deadline, where HeaderTimeout gives one.
 //
 // Its outcome is known when the handler is done: from the status, neutral where the client left, a failure where the handler
-// panicked. Event streams, upgrades and tunnels are judged when they begin. The permit is freed whatever happens.
+// panicked. Where a caller's deadline passes before, that counts at once, while the request stays in flight until its handler is
+// done: it is work that nobody waits for any more, and holds this process all the same. Event streams, upgrades and tunnels
+// are judged when they begin. The permit is freed whatever happens.
 // Panics are neither caught nor changed. All answers report the pressure in [HeaderPressure].
 //
 // The handler's ResponseWriter flushes, hijacks and reads from files if that of the server does, and works with
@@ -196,6 +198,10 @@ func (h *handler) guard(engine *cortex.Engine, w http.ResponseWriter, r *http.Re
 		return
 	}
 	defer x.end()
+	if limited && !x.forged {
+		// A handler that hangs does not mind its context. That its caller has gone counts now; the work stays in flight until it ends.
+		defer context.AfterFunc(ctx, func() { x.permit.Abandoned(x.ctx.Err()) })()
+	}
 	if v, ok := single(r.Header, HeaderAttempt); ok {
 		if attempt, retries, ok := ParseAttempt(v); ok && retries > 0 {
 			ctx = cortex.WithRetryMark(ctx, cortex.RetryMark{Attempt: attempt})

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/seed-a29ca62a/cortex"
+	"github.com/seed-a29ca62a/cortex/breaker"
 )
 
 func TestOutcomeByStatus(t *testing.T) {
@@ -226,6 +227,33 @@ func TestExpiredDeadlineCountsOnlyIfBelievedAndLongEnough(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A handler that hangs and does not mind its context: the circuit opens when its callers have gone, not when it returns, and until
+// then the requests hold this process.
+func TestCallersThatLeaveCountBeforeTheirHandlersReturn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		e := serverEngine(t, cortex.Config{Now: func() time.Duration { return time.Since(start) }})
+		release := make(chan struct{})
+		h := guardHandler(t, HandlerConfig{Engine: e}, func(w http.ResponseWriter, r *http.Request) { <-release })
+		const n = 12
+		for range n {
+			go ask(h, "GET", "/", neighbour, HeaderTimeout+": 2000")
+		}
+		time.Sleep(2001 * time.Millisecond)
+		synctest.Wait()
+		if p := e.Pressure(); p.Circuit != breaker.Open || p.InFlight != n {
+			t.Errorf("circuit %v with %d in flight, want open with %d", p.Circuit, p.InFlight, n)
+		}
+		if s := e.Stats(); s.Timeouts != n {
+			t.Errorf("%d timeouts, want %d", s.Timeouts, n)
+		}
+		close(release)
+		synctest.Wait()
+		time.Sleep(time.Millisecond)
+		wantStats(t, e, cortex.Stats{Calls: n, Attempts: n, Timeouts: n, Transitions: 1})
+	})
 }
 
 // fileWriter is a writer with all that HTTP/1's offers, without a connection.
