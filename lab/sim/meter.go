@@ -296,19 +296,22 @@ func (m *meter) finished(c *Call, ok bool, now time.Duration) {
 	m.seconds[int(c.Start/time.Second)%len(m.seconds)].served[c.meter.class]++
 }
 
-// histogram of latencies, in steps of 1/64.
+// histogram of latencies from a microsecond up, in steps of at most 1/128: a step is an exponent and the first bits after it.
 type histogram struct {
 	n    int
-	bins [64 * 44]uint32
+	bins [44 << stepBits]uint32
 }
 
-const perOctave = 64
+const (
+	stepBits = 7
+	oneStep  = 1023 << stepBits // of 1.0
+)
 
 func (h *histogram) add(d time.Duration) {
 	h.n++
 	i := 0
 	if us := float64(d) / 1e3; us > 1 {
-		i = min(len(h.bins)-1, int(math.Log2(us)*perOctave))
+		i = min(len(h.bins)-1, int(math.Float64bits(us)>>(52-stepBits))-oneStep)
 	}
 	h.bins[i]++
 }
@@ -318,7 +321,7 @@ func (h *histogram) quantile(q float64) time.Duration {
 	left := int(math.Ceil(q * float64(h.n)))
 	for i, n := range h.bins {
 		if left -= int(n); left <= 0 && h.n > 0 {
-			return time.Duration(math.Exp2(float64(i+1)/perOctave) * 1e3)
+			return time.Duration(math.Float64frombits(uint64(i+1+oneStep)<<(52-stepBits)) * 1e3)
 		}
 	}
 	return 0

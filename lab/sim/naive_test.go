@@ -251,7 +251,7 @@ func (r *record) check(got sim.Result) {
 	if n := len(latencies); n > 0 {
 		slices.Sort(latencies)
 		want := max(latencies[int(math.Ceil(0.99*float64(n)))-1], time.Microsecond).Seconds()
-		if p := got.P99.Seconds(); p < want*(1-1e-6) || p > want*math.Exp2(1.0/64)*(1+1e-6) {
+		if p := got.P99.Seconds(); p < want*(1-1e-6) || p > want*(1+1.0/128)*(1+1e-6) {
 			t.Errorf("p99 %v, the record says %v s", got.P99, want)
 		}
 	}

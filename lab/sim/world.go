@@ -193,10 +193,12 @@ func (w *World) next() (at time.Duration, from source, ok bool) {
 
 // Step lets the next thing happen.
 func (w *World) Step() {
-	at, from, ok := w.next()
-	if !ok {
-		return
+	if at, from, ok := w.next(); ok {
+		w.step(at, from)
 	}
+}
+
+func (w *World) step(at time.Duration, from source) {
 	w.advance(at)
 	switch from {
 	case fromArrivals:
@@ -232,16 +234,18 @@ func (w *World) Advance(t time.Duration) {
 
 // Run makes the whole run.
 func (w *World) Run() Result {
+	end := w.scenario.Duration + w.scenario.Deadline
 	for n := 0; ; n++ {
 		if n&0xfff == 0 && w.opt.Stop != nil && w.opt.Stop() {
 			w.stopped = true
 			break
 		}
-		if _, ok := w.Next(); !ok {
-			w.advance(w.scenario.Duration + w.scenario.Deadline)
+		at, from, ok := w.next()
+		if !ok || at > end {
+			w.advance(end)
 			break
 		}
-		w.Step()
+		w.step(at, from)
 	}
 	return w.Result()
 }
