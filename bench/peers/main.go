@@ -6,7 +6,7 @@
 //	go run ./peers -format md -settings           also prints what each library was told, and where its documentation says so
 //
 // Arrivals, service times and faults are the same in every run of a seed. What libraries draw from the process's random source is not,
-// nor is the order of what happens in the same nanosecond: numbers differ from run to run by less than their spread over seeds.
+// nor is the order of what happens in the same nanosecond: numbers differ from run to run as they do from seed to seed.
 package main
 
 import (
