@@ -34,7 +34,7 @@ const reportAge = 10 * time.Millisecond
 func (g *doorGuard) Enter(a *sim.Attempt, p *cortex.Permit) cortex.Reason {
 	g.e.ObserveDeadline(a.Due - g.env.Now())
 	var err error
-	*p, err = g.e.Admit(nil, a.Call.Priority)
+	*p, err = g.e.Admit(context.Background(), a.Call.Priority)
 	return reason(err)
 }
 
