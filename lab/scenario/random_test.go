@@ -323,3 +323,25 @@ func TestBuiltins(t *testing.T) {
 		t.Error("there is no S13")
 	}
 }
+
+// Errors that take a while leave time for fewer attempts than there are retries.
+func TestOracleOfSlowErrors(t *testing.T) {
+	for _, c := range []struct {
+		latency, timeout time.Duration
+		attempts         float64
+	}{
+		{5 * time.Millisecond, 345 * time.Millisecond, 4},
+		{2 * time.Second, time.Second, 3}, // at 0, 1 and 2 s of 3
+		{2 * time.Second, time.Second - 1, 4},
+		{2 * time.Second, 0, 2},
+		{time.Minute, 0, 1},
+	} {
+		s := rig(t, func(s *Scenario) {
+			s.Client.Timeout = c.timeout
+			s.Faults = []Fault{{To: time.Hour, Kind: Error, Probability: 0.5, Latency: c.latency}}
+		})
+		if all, _ := s.Oracle(); math.Abs(all-(1-math.Pow(0.5, c.attempts))) > 1e-9 {
+			t.Errorf("%v after %v: %v, want that of %v attempts", c.latency, c.timeout, all, c.attempts)
+		}
+	}
+}

@@ -60,6 +60,19 @@ func TestArrivalsArePoisson(t *testing.T) {
 			t.Errorf("index of dispersion %.3f from %v on, want 1", d, st.From)
 		}
 	}
+	short := valid(t, func(s *scenario.Scenario) {
+		s.Duration, s.Arrivals.Steps = 4000*time.Second, nil
+		for i := range 40_000 { // most calls come in another step than they were drawn in
+			s.Arrivals.Steps = append(s.Arrivals.Steps, scenario.Step{From: time.Duration(i) * 100 * time.Millisecond, Rate: float64(1 + i%2)})
+		}
+	})
+	total := 0
+	for _, k := range perSecond(t, short, 6) {
+		total += k
+	}
+	if math.Abs(float64(total)-6000) > 4*math.Sqrt(6000) {
+		t.Errorf("%d calls in steps of 100 ms, want 6000", total)
+	}
 	if sum := s.Offered(); sum != 286000 {
 		t.Errorf("%v calls expected, want 286000", sum)
 	}
@@ -76,6 +89,17 @@ func TestConstantArrivalsKeepTheirDistance(t *testing.T) {
 		if want := [...]int{4, 0, 1, 1000}[i/10]; k < want-1 || k > want+1 {
 			t.Errorf("second %d: %d arrivals, want %d", i, k, want)
 		}
+	}
+	s = valid(t, func(s *scenario.Scenario) {
+		s.Duration, s.Arrivals.Process = 20*time.Second, scenario.Constant
+		s.Arrivals.Steps = []scenario.Step{{From: 0, Rate: 1}, {From: 10250 * time.Millisecond, Rate: 2}} // the last at 9.5 s, 3/4 of the next by then
+	})
+	var a arrivals
+	for a.init(s, 1); a.next < 10*time.Second; {
+		a.step()
+	}
+	if want := 10375 * time.Millisecond; a.next != want {
+		t.Errorf("the first call after the change at %v, want %v", a.next, want)
 	}
 	slow := valid(t, func(s *scenario.Scenario) {
 		s.Duration, s.Arrivals.Process, s.Arrivals.Steps = time.Hour, scenario.Constant, []scenario.Step{{From: 0, Rate: 1.0 / 3}}
