@@ -234,6 +234,9 @@ func TestProportion(t *testing.T) {
 // The chain and the simulator agree, but for what the chain is known to get wrong: its retries come at once. So it collapses no later
 // than the simulator, and no sooner than at 5 % less load and a hang that is shorter by an attempt's timeout and one delay.
 func TestCascadeAgreesWithTheSimulator(t *testing.T) {
+	if raced {
+		t.Skip("numbers")
+	}
 	in := DefaultCascade()
 	bare := in.rivals()[1]
 	for _, x := range []struct {
@@ -263,6 +266,9 @@ func TestCascadeAgreesWithTheSimulator(t *testing.T) {
 // claims.md: of a hang of 5 s at ρ = 0.6, 3 retries collapse for good, and neither no retry nor a budget nor a breaker nor the product.
 // (The 97 to 99 % of 3 retries there are those of another simulator.)
 func TestCascadeAfterAHang(t *testing.T) {
+	if raced {
+		t.Skip("numbers")
+	}
 	in := DefaultCascade()
 	in.Runs, in.Utilisations = 20, []float64{0.6}
 	r, err := Cascade(context.Background(), in)

@@ -18,6 +18,9 @@ type cascadeData struct {
 func measureCascade(s *study) (any, error) {
 	in := model.DefaultCascade()
 	in.Runs = s.scale.cascade
+	if s.scale.utilisations != nil {
+		in.Utilisations = s.scale.utilisations
+	}
 	r, err := model.Cascade(s.ctx, in)
 	if err != nil {
 		return nil, err

@@ -158,8 +158,11 @@ func (d *fleetData) advice() string {
 	if shared > alone {
 		text += fmt.Sprintf("Shared counts carry that to %s at ≥ 0.95. ", guards(shared))
 	}
-	return text + fmt.Sprintf("The guard at the target's own door sees all of the load and the true occupancy, abandoned work included: it comes to %s or more at every size "+
-		"here. Where the target is yours, put it there; the guards in the clients then save the refused calls their way.", plain(door, 3))
+	text += fmt.Sprintf("The guard at the target's own door sees all of the load and the true occupancy, abandoned work included: it comes to %s or more at every size here. ", plain(door, 3))
+	if door >= enough {
+		return text + "Where the target is yours, put it there; the guards in the clients then save the refused calls their way."
+	}
+	return text + "That is less than it should be, so prefer guards in the clients while they are enough."
 }
 
 func guards(n int) string {

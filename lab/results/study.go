@@ -26,15 +26,16 @@ type scale struct {
 	fleetSeeds    int
 	fleets        []int // sizes
 	mapSeeds      int
-	mapEvery      int // every so many of the map's rows and columns
-	cascade       int // runs after a hang
-	cascadeBudget int // runs of the product, whose chance is too small to be seen in as many
+	mapEvery      int       // every so many of the map's rows and columns
+	cascade       int       // runs after a hang
+	utilisations  []float64 // of the cascade's curve; nil = the model's own
+	cascadeBudget int       // runs of the product, whose chance is too small to be seen in as many
 	peerSeeds     int
 }
 
 var (
-	full  = scale{seeds: 10, sweep: 200, ablation: 100, fleetSeeds: 2, fleets: []int{1, 4, 16, 64, 256}, mapSeeds: 2, mapEvery: 1, cascade: 300, cascadeBudget: 30_000, peerSeeds: 3}
-	small = scale{seeds: 1, sweep: 4, ablation: 2, fleetSeeds: 1, fleets: []int{1, 4}, mapSeeds: 1, mapEvery: 6, cascade: 4, cascadeBudget: 4, peerSeeds: 1}
+	full  = scale{seeds: 10, sweep: 200, ablation: 200, fleetSeeds: 3, fleets: []int{1, 4, 16, 64, 256}, mapSeeds: 2, mapEvery: 1, cascade: 300, cascadeBudget: 30_000, peerSeeds: 3}
+	small = scale{seeds: 1, sweep: 2, ablation: 1, fleetSeeds: 1, fleets: []int{1, 4}, mapSeeds: 1, mapEvery: 8, cascade: 4, utilisations: []float64{0.2, 0.6}, cascadeBudget: 4, peerSeeds: 1}
 )
 
 // firstSeed is that of cortex sim; sweepSeed was never tuned on.
