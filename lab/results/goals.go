@@ -10,14 +10,18 @@ import (
 // A goal is what the law was to reach, and what it did.
 type goal struct {
 	what, got string
-	ok        bool
+	verdict   string
 }
 
 // goals of the control law. Chapters that were not measured have none.
 func goals(s *study) ([]goal, error) {
 	var all []goal
 	add := func(ok bool, what, got string, args ...any) {
-		all = append(all, goal{what, fmt.Sprintf(got, args...), ok})
+		verdict := "reached"
+		if !ok {
+			verdict = "**missed**"
+		}
+		all = append(all, goal{what, fmt.Sprintf(got, args...), verdict})
 	}
 	d, err := load[suiteData](s, "suite")
 	if err != nil {
@@ -67,7 +71,10 @@ func goals(s *study) ([]goal, error) {
 	if err != nil {
 		return nil, err
 	}
-	add(len(lost) == 0, "within 0.2 points of the best other policy and library, or above", "not in %d of %d scenarios: see [losses](#losses)", len(lost), len(scenariosOf(d.Rows)))
+	add(len(lost) == 0, "within 0.2 points of the best other policy and library, or above; else the reason is named", "not in %d of %d scenarios", len(lost), len(scenariosOf(d.Rows)))
+	if len(lost) > 0 {
+		all[len(all)-1].verdict = "[reasons](#losses)"
+	}
 	sw, err := load[sweepData](s, "sweep")
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
@@ -118,6 +125,9 @@ func introduction(p *page, s *study) error {
 	p.para("*Goodput*: calls answered correctly within their deadline ÷ offered. *Efficiency*: goodput ÷ that of an oracle. *Attempts*: that reached the target, for each call offered. *TTR*: from the fault's end to the first " +
 		"3 s with ≥ 95 %% success. *TTD*: from the start of a full outage until attempts fall below a tenth of the load. *False rejections*: calls refused while the target is healthy. *Overshoot*: peak of attempts a second after recovery ÷ capacity. " +
 		"Scenarios and policies: `go run ./cmd/cortex sim --list`.")
+	if err := summary(p, s); err != nil {
+		return err
+	}
 	all, err := goals(s)
 	if err != nil {
 		return err
@@ -125,12 +135,54 @@ func introduction(p *page, s *study) error {
 	p.head(2, "Goals")
 	var rows [][]string
 	for _, g := range all {
-		mark := "reached"
-		if !g.ok {
-			mark = "**missed**"
-		}
-		rows = append(rows, []string{g.what, g.got, mark})
+		rows = append(rows, []string{g.what, g.got, g.verdict})
 	}
 	p.list([]string{"the adaptive profile should reach", "it reaches", ""}, rows)
+	return nil
+}
+
+// summary is what somebody who reads nothing else should know.
+func summary(p *page, s *study) error {
+	d, err := load[suiteData](s, "suite")
+	if err != nil {
+		return err
+	}
+	p.head(2, "In short")
+	best := func(value func(policy string) float64) (string, float64) {
+		name, most := "", math.Inf(-1)
+		for _, policy := range policiesOf(d.Rows) {
+			if v := value(policy); policy != product && policy != "cortex-article" && v > most {
+				name, most = policy, v
+			}
+		}
+		return name, most
+	}
+	mean := func(policy string) float64 { m, _, _ := meanEfficiency(d.Rows, policy, core); return m }
+	name, most := best(mean)
+	text := fmt.Sprintf("- Over S1 to S8 the adaptive profile comes to %s of what an oracle could answer; the best alternative, %s, to %s.\n", plain(mean(product), 3), name, plain(most, 3))
+	if sw, err := load[sweepData](s, "sweep"); err == nil {
+		of := func(policy string) float64 {
+			if x, ok := summaryOf(sw, policy); ok {
+				return x.Mean
+			}
+			return math.Inf(-1)
+		}
+		name, most := best(of)
+		x, _ := summaryOf(sw, product)
+		text += fmt.Sprintf("- On %d random systems to %s in the mean and %s in the worst; the best alternative, %s, to %s.\n", sw.Draws, plain(x.Mean, 3), plain(x.Worst, 3), name, plain(most, 3))
+	}
+	if m, err := load[mapData](s, "map"); err == nil {
+		down := map[string]string{}
+		for _, x := range m.Maps {
+			down[x.Policy] = percent(m.region(x).share, 0) + " %"
+		}
+		text += fmt.Sprintf("- Of the map of loads and outages it stays down in %s, retries with jitter in %s.\n", down[product], down["exponential-jitter"])
+	}
+	lost, err := studyLosses(s)
+	if err != nil {
+		return err
+	}
+	text += fmt.Sprintf("- In %d of %d scenarios something else answers more calls, by more than 0.2 points: the [losses](#losses) say what, by how much, and why.\n", len(lost), len(scenariosOf(d.Rows)))
+	p.WriteString("\n" + text)
 	return nil
 }

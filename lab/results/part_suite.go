@@ -145,10 +145,12 @@ func writeArticle(p *page, s *study) error {
 	p.para("† never recovered in at least one seed: the queue is full of attempts whose clients have gone, and their retries keep it full.")
 	p.command("go run ./cmd/cortex sim --scenario S1 --policy " + strings.Join(article, ","))
 	p.picture("article.svg", "Goodput and attempts over time under the four policies")
-	p.para("The literal reading of the article loses to a plain breaker: its circuit asks with one probe every 5 s, after 30 s of silence, and its budget and " +
-		"floor hold back what could be answered. What the adaptive profile does instead is in [law.md](law.md). One run of each in detail: " +
-		"[exponential](results/article-exponential.svg), [hystrix](results/article-hystrix.svg), [cortex-article](results/article-cortex-article.svg), " +
-		"[cortex-adaptive](results/article-cortex-adaptive.svg).")
+	if f, _ := find(d.Rows, "S1", "cortex-article"); f.TTD != nil {
+		p.para("The literal reading of the article loses to a plain breaker: its window of a minute takes %s s to see the outage, its circuit then stays open for half a minute at a time, and the failures that the "+
+			"window still holds can open it once more.", plain(*f.TTD, 0))
+	}
+	p.para("What the adaptive profile does instead is in [law.md](law.md). One run of each in detail: [exponential](results/article-exponential.svg), " +
+		"[hystrix](results/article-hystrix.svg), [cortex-article](results/article-cortex-article.svg), [cortex-adaptive](results/article-cortex-adaptive.svg).")
 	p.command("go run ./cmd/cortex sim --scenario S1 --policy cortex-adaptive --plot s1.svg")
 	p.picture("article-cortex-adaptive.svg", "S1 under cortex-adaptive: goodput by priority, load, score and circuit")
 	return nil

@@ -12,7 +12,21 @@ type sweepData struct {
 	Seed      int             `json:"seed"`
 	Summaries []sweep.Summary `json:"summaries"`
 	Product   []float64       `json:"product"` // its efficiency by draw
+	Behind    int             `json:"behind"`  // draws in which another policy is ahead by more than behindBy
+	Most      behind          `json:"most"`    // the one in which it is ahead the most
 }
+
+// behind is a draw in which another policy is ahead.
+type behind struct {
+	Draw   string  `json:"draw"`
+	Kind   string  `json:"kind"` // of the fault
+	Policy string  `json:"policy"`
+	Theirs float64 `json:"theirs"` // efficiency
+	Ours   float64 `json:"ours"`
+}
+
+// behindBy is an efficiency that is no noise.
+const behindBy = 0.02
 
 func (s *study) sweep(policies []policy.Policy, draws int) ([]sweep.Outcome, error) {
 	return sweep.Run(s.ctx, sweep.Options{Seed: sweepSeed, Draws: draws, Policies: policies})
@@ -36,7 +50,22 @@ func measureSweep(s *study) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return sweepData{s.scale.sweep, sweepSeed, sweep.Summarize(all), efficiencies(all)}, nil
+	d := sweepData{Draws: s.scale.sweep, Seed: sweepSeed, Summaries: sweep.Summarize(all), Product: efficiencies(all)}
+	for i, o := range all {
+		best := behind{Draw: o.Draw.Scenario.Name, Kind: o.Draw.Kind, Ours: d.Product[i]}
+		for _, x := range o.Scores {
+			if x.Policy != product && x.Efficiency > best.Theirs {
+				best.Policy, best.Theirs = x.Policy, x.Efficiency
+			}
+		}
+		if best.Theirs-best.Ours > behindBy {
+			d.Behind++
+		}
+		if best.Theirs-best.Ours > d.Most.Theirs-d.Most.Ours {
+			d.Most = best
+		}
+	}
+	return d, nil
 }
 
 func writeSweep(p *page, s *study) error {
@@ -70,6 +99,10 @@ func writeSweep(p *page, s *study) error {
 	p.table(head, kinds)
 	if x, ok := summaryOf(d, product); ok {
 		p.para("The worst draw of the product is %s: `go run ./cmd/cortex sim --scenario %s --seed %s` shows it, with `--print` what it is.", x.WorstDraw, x.WorstDraw, index(x.WorstDraw))
+	}
+	if m := d.Most; m.Draw != "" {
+		p.para("In %d of the %d draws another policy is ahead by more than %s of efficiency; the most in %s (%s), where %s comes to %s and the product to %s.", d.Behind, d.Draws, short(behindBy),
+			m.Draw, m.Kind, m.Policy, plain(m.Theirs, 3), plain(m.Ours, 3))
 	}
 	p.command(fmt.Sprintf("go run ./cmd/cortex sim --sweep %d --seed %d --policy all", d.Draws, d.Seed))
 	return nil
