@@ -75,6 +75,7 @@ type Engine struct {
 	residence time.Duration // ∫N dt since ever, wrapping
 	inFlight  int64         // at the last tick
 	silence   silence
+	quick     quick
 	success   uint64 // of this generation, collected
 	offered   [limit.MaxLevels + 1]uint64
 	latencies latencies // of successes, on their way from the stripes to the windows
@@ -220,6 +221,7 @@ func (e *Engine) advanceLaw(s limit.Sample, now time.Duration) {
 	s.Success, s.Failure, s.TimedOut, s.Throttled = e.pending.Success, e.pending.Failure, e.pending.Timeout, e.pending.Throttled
 	s.Offered = &e.offered
 	s.Timeout, s.Deadline = e.patience()
+	s.Usual = e.quick.active(now, time.Duration(e.timeoutNow.Load()))
 	if p, ok := e.rolling.Quantile(e.span(baselineMin), 0.99); ok {
 		s.P99 = p
 	}
@@ -333,9 +335,21 @@ func (e *Engine) bookSuccesses(n uint64, newest time.Duration) {
 // bookLatencies gives the latencies of successes to the windows and the timeout, all stripes' together and in order: what comes
 // out, to the last bit, is not to depend on the number of stripes.
 func (e *Engine) bookLatencies(newest time.Duration) {
+	most := window.Bucket(e.quick.usual)
+	usual, all := uint64(0), uint64(0)
 	for b, n := range e.latencies.all {
 		e.rolling.AddLatency(newest, b, uint64(n))
 		e.learnTimeout(newest, b, uint64(n))
+		all += uint64(n)
+		if b <= most {
+			usual += uint64(n)
+		}
+	}
+	if e.quick.usual > 0 {
+		e.quick.add(newest, usual, all)
+	}
+	if e.limiter.Warm() && !e.limiter.Frozen() && e.sig.f < quickCalm && e.cfg.Profile == Adaptive {
+		e.quick.learn(newest, e.rolling)
 	}
 	e.latencies.clear()
 }

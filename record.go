@@ -53,6 +53,15 @@ func (e *Engine) count(o Outcome, p *Permit, now time.Duration) {
 	latency := p.latency
 	article := e.cfg.Profile == Article
 	e.rolling.Advance(now)
+	if o == TimedOut {
+		if cut := p.given > 0 || latency >= e.timeout.Current(); cut && latency >= time.Duration(p.given)<<givenShift {
+			e.timeout.ObserveTimeouts(now, 1) // else it was the caller's own limit, which says nothing of ours
+		}
+		if !article && e.quick.beside(p.start, latency) {
+			o = Failed
+			e.quick.slow = now
+		}
+	}
 	switch o {
 	case Success:
 		e.pending.Success++
@@ -71,9 +80,6 @@ func (e *Engine) count(o Outcome, p *Permit, now time.Duration) {
 	case TimedOut:
 		e.pending.Timeout++
 		e.rolling.Add(now, window.Counts{Timeout: 1})
-		if cut := p.given > 0 || latency >= e.timeout.Current(); cut && latency >= time.Duration(p.given)<<givenShift {
-			e.timeout.ObserveTimeouts(now, 1) // else it was the caller's own limit, which says nothing of ours
-		}
 		e.rolling.AddLatency(now, bucketOf(latency), 1)
 	case Throttled:
 		if !e.remote.fresh(now, e.cfg.RemoteTrust) { // else the target's own guard has said how much it sheds: nothing is left to infer

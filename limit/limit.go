@@ -111,6 +111,7 @@ type Sample struct {
 	Timeout   time.Duration          // attempt timeout in force
 	Deadline  time.Duration          // typical time a caller has; 0 = unlimited
 	P99       time.Duration          // of the shortest window that can tell; 0 = none
+	Usual     bool                   // answers are as fast as usual beside failures that take long: those wait in no queue
 	Calm      bool                   // pressure low and circuit closed: the baseline may learn
 	Gauge     float64                // fill of a user's queue, in [0,1]; negative = none
 	Evidence  float64                // E, used by ShedByPressure only
@@ -145,6 +146,7 @@ type Limiter struct {
 	cwnd, cwnd0        float64 // cwnd = +Inf: no ramp
 	e                  float64 // the control error without the in-flight part
 	hasE               bool
+	usual              bool
 	evidence, remote   float64
 
 	successes, arrivals uint64
@@ -186,7 +188,7 @@ func (l *Limiter) Advance(s Sample) {
 		l.started, l.first, l.blockStart = true, s.Now, now
 	}
 	te := effectiveTimeout(s.Timeout, s.Deadline)
-	l.evidence, l.remote = s.Evidence, s.Remote
+	l.evidence, l.remote, l.usual = s.Evidence, s.Remote, s.Usual
 	if te != l.te { // else it is as the last sample left it
 		l.sojournTarget(te)
 	}
@@ -205,7 +207,7 @@ func (l *Limiter) Advance(s Sample) {
 	if l.warm {
 		l.baseline(s, now, dt, busy)
 	} else {
-		l.warmUp(s, te)
+		l.warmUp(s, te, busy)
 	}
 	l.sojournTarget(te)
 	if l.kappa < 1 {
@@ -303,8 +305,15 @@ func (l *Limiter) queueing() float64 {
 	if !l.on(ErrorOccupancy) {
 		return l.nbar
 	}
-	return max(0, l.nbar-l.errOcc)
+	n := max(0, l.nbar-l.errOcc)
+	if l.usual {
+		n = min(n, usualSlack*l.x*l.w0)
+	}
+	return n
 }
+
+// usualSlack is by how much more than Little's law says there may be in flight, where answers are as fast as usual.
+const usualSlack = 1.5
 
 func (l *Limiter) busy() bool {
 	n := l.queueing()
@@ -329,7 +338,7 @@ func (l *Limiter) capacity(busy bool, a, dt float64) {
 // warmUp learns everything by Little's law over the whole warm-up, both ways, no freeze. The cap of 0.3·Te keeps a cold
 // start inside an incident from learning it; ∫N dt per success, residence of timeouts included, is the same quantity as the
 // sojourn it is compared with later (survivors alone would make a healthy target look busy for ever).
-func (l *Limiter) warmUp(s Sample, te float64) {
+func (l *Limiter) warmUp(s Sample, te float64, busy bool) {
 	l.area += s.Area
 	l.errArea += s.ErrorArea
 	elapsed := (s.Now - l.first).Seconds()
@@ -347,7 +356,7 @@ func (l *Limiter) warmUp(s Sample, te float64) {
 	if s.P99 > 0 {
 		l.b99 = s.P99.Seconds()
 	}
-	if l.successes >= warmCount && elapsed >= max(1, 10*l.w0) {
+	if l.successes >= warmCount && (elapsed >= max(1, 10*l.w0) || elapsed >= 3*l.w0 && busy) {
 		l.warm = true
 		l.block(s.Now.Seconds())
 	}

@@ -67,6 +67,9 @@ func (l *Limiter) Q(n int64) float64 {
 	free := float64(max(0, n))
 	if l.w > 0 && l.on(ErrorOccupancy) {
 		free = max(0, free-l.errOcc/l.w)
+		if l.usual { // how many of those in flight are failures in the making is too rough an estimate where most of them are
+			free = min(free, usualSlack*l.x*l.w0/l.w)
+		}
 	}
 	return free / min(l.limit, l.cwnd)
 }
