@@ -20,6 +20,7 @@ import (
 type sweepFlags struct {
 	sim          *simFlags
 	draws, first int
+	strict       bool
 }
 
 // addSweep gives cortex sim its --sweep.
@@ -29,11 +30,14 @@ func addSweep(cmd *cobra.Command, f *simFlags) {
 		"  cortex sim --scenario sweep-7-12 --seed 12 --policy cortex-adaptive --plot draw.svg"
 	cmd.Flags().IntVar(&s.draws, "sweep", 0, "`N` random systems drawn from --seed, against a clairvoyant oracle, instead of scenarios")
 	cmd.Flags().IntVar(&s.first, "draw", 0, "with --sweep: `I` of the first draw, which is scenario sweep-K-I")
+	cmd.Flags().BoolVar(&s.strict, "strict", false, "with --sweep: an oracle that also ignores priorities and holds calls back until there is room")
 	scenarios := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case cmd.Flags().Changed("sweep"):
 			return s.do(cmd)
+		case s.strict:
+			return errors.New("--strict: goes with --sweep N")
 		case cmd.Flags().Changed("draw"):
 			return errors.New("--draw: goes with --sweep N; a single draw is --scenario sweep-K-I")
 		}
@@ -70,7 +74,7 @@ func (f *sweepFlags) do(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	o := sweep.Options{Seed: f.sim.seed, First: f.first, Draws: f.draws, Parallel: f.sim.parallel}
+	o := sweep.Options{Seed: f.sim.seed, First: f.first, Draws: f.draws, Strict: f.strict, Parallel: f.sim.parallel}
 	for _, name := range names {
 		p, err := policy.Find(name)
 		if err != nil {

@@ -80,7 +80,7 @@ func writeTables(w io.Writer, format string, all []Outcome) error {
 		[]string{"draw", "effic.", "oracle %", "before %", "what", "workers", "service", "queue", "deadline", "timeout", "classes", "fault"}, lines); err != nil {
 		return err
 	}
-	fmt.Fprintf(&b, "\n"+legend, len(Settings()))
+	fmt.Fprintf(&b, "\n"+legend, len(Settings(false)))
 	_, err := io.WriteString(w, b.String())
 	return err
 }

@@ -23,7 +23,8 @@ type Options struct {
 	First    int // index of the first draw
 	Draws    int
 	Policies []policy.Policy
-	Parallel int // draws at a time; 0 = processors
+	Strict   bool // judge by the strict oracle; see Settings
+	Parallel int  // draws at a time; 0 = processors
 	Progress func(done, total int)
 }
 
@@ -84,7 +85,7 @@ func Run(ctx context.Context, o Options) ([]Outcome, error) {
 				if i >= o.Draws {
 					return
 				}
-				x, err := judge(ctx, Make(o.Seed, o.First+i), o.Policies)
+				x, err := judge(ctx, Make(o.Seed, o.First+i), o.Policies, o.Strict)
 				if err != nil {
 					failure.CompareAndSwap(nil, &err)
 					return
@@ -115,9 +116,9 @@ func Run(ctx context.Context, o Options) ([]Outcome, error) {
 }
 
 // judge runs one draw under everything.
-func judge(ctx context.Context, d Draw, policies []policy.Policy) (Outcome, error) {
+func judge(ctx context.Context, d Draw, policies []policy.Policy, strict bool) (Outcome, error) {
 	x := Outcome{Draw: d, Oracle: Score{Goodput: math.Inf(-1)}}
-	for _, set := range Settings() {
+	for _, set := range Settings(strict) {
 		s, err := score(ctx, d, "oracle", Oracle(set))
 		if err != nil {
 			return x, err

@@ -188,10 +188,10 @@ func TestTheSameSweepWhateverTheMachine(t *testing.T) {
 	}
 }
 
-func TestNoPolicyBeatsTheOracle(t *testing.T) {
+func TestNoPolicyBeatsTheStrictOracle(t *testing.T) {
 	all := policies(t, "none", "exponential-jitter", "hystrix", "cortex-adaptive")
 	for _, d := range small(t, 15) {
-		x, err := judge(t.Context(), d, all)
+		x, err := judge(t.Context(), d, all, true)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -207,7 +207,7 @@ func TestNoPolicyBeatsTheOracle(t *testing.T) {
 // What the oracle reaches in the suite is what can be calculated, in one setting for all.
 func TestTheOracleOfTheSuite(t *testing.T) {
 	for _, s := range scenario.Builtin()[:8] {
-		x, err := score(t.Context(), Draw{Scenario: s, From: 20 * time.Second, To: 60 * time.Second}, "oracle", Oracle(Setting{0, 0.35}))
+		x, err := score(t.Context(), Draw{Scenario: s, From: 20 * time.Second, To: 60 * time.Second}, "oracle", Oracle(Setting{0, 0.35, true}))
 		if err != nil {
 			t.Fatal(err)
 		}
