@@ -78,6 +78,8 @@ type Engine struct {
 	quick     quick
 	success   uint64 // of this generation, collected
 	offered   [limit.MaxLevels + 1]uint64
+	inTime    uint64    // successes within the law's target sojourn time
+	late      uint64    // and beyond
 	latencies latencies // of successes, on their way from the stripes to the windows
 
 	sig   signals
@@ -219,6 +221,8 @@ func (e *Engine) advanceLaw(s limit.Sample, now time.Duration) {
 	s.Area = area.Seconds()
 	s.ErrorArea = e.errorArea.Seconds()
 	s.Success, s.Failure, s.TimedOut, s.Throttled = e.pending.Success, e.pending.Failure, e.pending.Timeout, e.pending.Throttled
+	s.InTime, s.Late = e.inTime, e.late
+	e.inTime, e.late = 0, 0
 	s.Offered = &e.offered
 	s.Timeout, s.Deadline = e.patience()
 	s.Usual = e.quick.active(now, time.Duration(e.timeoutNow.Load()))
@@ -335,9 +339,15 @@ func (e *Engine) bookSuccesses(n uint64, newest time.Duration) {
 // bookLatencies gives the latencies of successes to the windows and the timeout, all stripes' together and in order: what comes
 // out, to the last bit, is not to depend on the number of stripes.
 func (e *Engine) bookLatencies(newest time.Duration) {
+	target := window.Bucket(e.limiter.Target())
 	most := window.Bucket(e.quick.usual)
 	usual, all := uint64(0), uint64(0)
 	for b, n := range e.latencies.all {
+		if b > target {
+			e.late += uint64(n)
+		} else {
+			e.inTime += uint64(n)
+		}
 		e.rolling.AddLatency(newest, b, uint64(n))
 		e.learnTimeout(newest, b, uint64(n))
 		all += uint64(n)

@@ -53,6 +53,7 @@ func NewFleet(c Config) (*Fleet, error) {
 	if err != nil {
 		return nil, err
 	}
+	l.crowd.off = true // here all are counted
 	return &Fleet{l: *l, share: 1, most: 1}, nil
 }
 

@@ -106,6 +106,8 @@ type Sample struct {
 	Success   uint64
 	Failure   uint64 // fast ones
 	TimedOut  uint64
+	InTime    uint64 // successes within [Limiter.Target], of those whose latencies were collected
+	Late      uint64 // the others of them
 	Throttled uint64
 	Offered   *[MaxLevels + 1]uint64 // first attempts by priority; nil = none
 	Timeout   time.Duration          // attempt timeout in force
@@ -130,6 +132,7 @@ type Limiter struct {
 
 	x, nbar, w, errOcc float64 // EWMAs with τx, same fill
 	throttle           throttle
+	crowd              crowd
 	thrShed            float64 // share that a throttling target makes too much
 	mu                 float64 // capacity estimate, successes a second
 	muCalm             float64 // before the trouble that goes on now
@@ -216,7 +219,8 @@ func (l *Limiter) Advance(s Sample) {
 	l.setLimit(te)
 	l.ramp(s.Success, s.TimedOut)
 	l.throttle.advance(&s, dt, l.OfferedRate())
-	l.thrShed = l.throttle.shed(l.OfferedRate())
+	l.crowd.advance(l, &s, dt)
+	l.thrShed = max(l.throttle.shed(l.OfferedRate()), l.crowd.shed())
 	l.integrate(s, dt, now, arrived > 0)
 }
 
@@ -411,7 +415,7 @@ func (l *Limiter) setLimit(te float64) {
 			k = 1
 		}
 		// 3√N0 + 5 is Poisson slack: no false refusals at low traffic.
-		limit = max(limit, k*(2*l.n0+3*math.Sqrt(l.n0)+5))
+		limit = max(limit, k*(2*l.n0+3*math.Sqrt(l.n0)+l.slack()))
 	}
 	if !l.warm {
 		least := float64(coldLimit)
@@ -450,7 +454,7 @@ func (l *Limiter) Tripped(slow bool) {
 // Restart begins a new generation after a circuit closed: rates are forgotten, capacity and baseline kept, in-flight ramps up.
 func (l *Limiter) Restart() {
 	l.x, l.nbar, l.w, l.errOcc = 0, 0, 0, 0
-	l.phi = 0
+	l.phi, l.crowd.level = 0, 0
 	l.te = 0
 	l.mu = max(l.mu, l.muCalm) // that nothing came out of a dead target says nothing of what a living one can do
 	if l.on(SlowStart) {
@@ -469,6 +473,9 @@ func (l *Limiter) Warm() bool { return l.warm }
 
 // Limit is the number of attempts in flight at which Q is 1.
 func (l *Limiter) Limit() float64 { return min(l.limit, l.cwnd) }
+
+// Target is the mean sojourn time that is aimed at under load, τ*.
+func (l *Limiter) Target() time.Duration { return seconds(l.tau) }
 
 // Capacity is the estimated capacity in successes a second.
 func (l *Limiter) Capacity() float64 { return l.mu }
