@@ -52,7 +52,7 @@ type Situation struct {
 	Floor             Priority
 	RefuseProbability float64
 
-	Tokens float64 // in the budget
+	Tokens float64 // in the budget, for this priority: adaptive, the last part of a large one is kept for critical calls
 	Price  float64 // of this retry, in tokens
 
 	Backoff    backoff.Config // normalized
@@ -273,6 +273,9 @@ func (e *Engine) situation(f *Failure, now time.Duration) Situation {
 	s.Floor = Priority(e.law().Floor(e.shedFraction(n, false)))
 	s.RefuseProbability = e.refuseProbability(prio, n)
 	s.Price = e.price(q)
+	if !e.critical(prio) {
+		s.Tokens = max(0, s.Tokens-e.bucket.Kept(e.law().CriticalShare()))
+	}
 	w0, b99 := e.baseline()
 	s.Cost = max(b99, callCost*w0)
 	return s

@@ -211,3 +211,35 @@ func TestDeadlineLongPast(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 }
+
+// Service slower by queueing and 30 % errors at once: the retries of all priorities, at full price, left none for the few that matter most.
+func TestLastTokensAreForCriticalCalls(t *testing.T) {
+	e, clock := virtual(t, cortex.Config{})
+	for i := range 20_000 { // 400 a second: a capacity of some 400 tokens, full
+		p := admit(t, e, cortex.Priority(i%10))
+		clock.advance(2500 * time.Microsecond)
+		p.Record(cortex.Success)
+	}
+	full := e.Pressure().Tokens
+	if full < 300 {
+		t.Fatalf("%v tokens", full)
+	}
+	spend := func(p cortex.Priority) (d cortex.Decision) {
+		for range 100_000 {
+			if d = e.Decide(failed(cortex.Failed, p)); !d.Retry {
+				break
+			}
+		}
+		return d
+	}
+	if d := spend(5); d.Reason != cortex.ReasonBudget {
+		t.Fatalf("%+v", d)
+	}
+	left := e.Pressure().Tokens
+	if left < 0.15*full || left > 0.25*full {
+		t.Errorf("%v of %v tokens are left by priority 5", left, full)
+	}
+	if d := spend(9); d.Reason != cortex.ReasonBudget || e.Pressure().Tokens > 1 {
+		t.Errorf("priority 9 leaves %v: %+v", e.Pressure().Tokens, d)
+	}
+}

@@ -236,6 +236,16 @@ func (b *Bucket) AtLeast(tokens float64) {
 	}
 }
 
+// keptMost of what a capacity is above the least one is kept for critical calls.
+const keptMost = 0.2
+
+// Kept returns the tokens that only critical calls may spend, where they are that share of all: without it the many retries of what
+// matters less leave none for the few that matter most. It is 0 in a bucket of the configured size, where a lone caller of any
+// priority must be able to retry.
+func (b *Bucket) Kept(critical float64) float64 {
+	return min(keptMost, 2*critical) * max(0, b.capacity-b.cfg.Capacity)
+}
+
 // Tokens returns the tokens in the bucket as of the last time it was told, from 0 to its capacity.
 func (b *Bucket) Tokens() float64 { return b.tokens }
 

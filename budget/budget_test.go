@@ -563,3 +563,18 @@ func BenchmarkEarn(bench *testing.B) {
 		b.Earn(now, 1)
 	}
 }
+
+// Where most calls fail and all are retried, those that matter most must find tokens; where there are none of them, nothing is kept, nor
+// in a bucket of the configured size.
+func TestTokensKeptForCriticalCalls(t *testing.T) {
+	b := mustNew(t, Config{})
+	if got := b.Kept(1); got != 0 {
+		t.Errorf("%v kept of the least capacity", got)
+	}
+	b.SetCapacity(410)
+	for critical, want := range map[float64]float64{0: 0, 0.01: 8, 0.1: 80, 0.5: 80, 1: 80} {
+		if got := b.Kept(critical); !near(got, want) {
+			t.Errorf("critical calls %v of all: %v kept, want %v", critical, got, want)
+		}
+	}
+}

@@ -129,7 +129,7 @@ func (f *Fleet) control(s *FleetSample, dt float64) {
 			f.shed, f.regulates = 0, false
 		}
 		if ahead < (setPoint+criticalSlack)*limit {
-			f.most = 1 - l.criticalShare()
+			f.most = 1 - l.CriticalShare()
 		}
 	}
 	if !math.IsInf(l.cwnd, 1) && l.w0 > 0 && f.offered > 0 { // slow start, in calls a second by Little's law

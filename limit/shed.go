@@ -27,13 +27,13 @@ func (l *Limiter) integrate(s Sample, dt, now float64, arrived bool) {
 	if q < setPoint+criticalSlack {
 		// Winding up beyond the share of those who are not critical would only make the moment of overshoot longer for those
 		// who are: the queue falls already. It takes a queue that overflows with nobody else in it.
-		most = min(phiMax, max(l.phi, 1-l.criticalShare()))
+		most = min(phiMax, max(l.phi, 1-l.CriticalShare()))
 	}
 	l.phi = max(0, min(most, l.phi+min(dt, 0.1)*ki*e))
 }
 
-// criticalShare is the share of critical calls among those offered.
-func (l *Limiter) criticalShare() float64 {
+// CriticalShare is the share of critical calls, those of the two highest levels, among those offered.
+func (l *Limiter) CriticalShare() float64 {
 	if l.pdSum <= 0 {
 		return 0
 	}
