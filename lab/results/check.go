@@ -105,7 +105,7 @@ func checkSweep(s *study) error {
 	if err != nil {
 		return err
 	}
-	all, err := s.sweep([]policy.Policy{p}, min(6, d.Draws))
+	all, err := s.sweep([]policy.Policy{p}, min(6, d.Draws), false)
 	if err != nil {
 		return err
 	}
