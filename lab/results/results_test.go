@@ -103,11 +103,11 @@ func TestLosses(t *testing.T) {
 	}
 	defer func(r []reason, h []habit) { reasons, habits = r, h }(reasons, habits)
 	reasons, habits = []reason{{"S5", "why"}}, []habit{{"elsewhere", "why"}}
-	if err := explained(all); err != nil {
+	if err := explained(all, true); err != nil {
 		t.Errorf("all have reasons: %v", err)
 	}
 	reasons, habits = []reason{{"S10", "why"}}, []habit{{"nobody", "why"}}
-	err := explained(all)
+	err := explained(all, true)
 	for _, want := range []string{"S1: ", "S5: ", "S10: nothing is ahead", "nobody: is not ahead"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: no %q", err, want)
