@@ -252,7 +252,7 @@ func (e *Engine) announce(now time.Duration) {
 		e.gen = gen
 		e.stats.Transitions++
 		e.newGeneration(now, st)
-		if f := e.inFleet(); f != nil && st == breaker.Closed && f.epoch&1 == 1 { // by this guard's own probe
+		if f := e.fleet; f != nil && st == breaker.Closed && f.epoch&1 == 1 { // by this guard's own probe
 			f.turn()
 		}
 	}

@@ -415,9 +415,10 @@ func (e *Engine) room() int64 {
 		return 1 << 30
 	}
 	if f := e.inFleet(); f != nil {
-		return f.headroom(e)
-	}
-	if e.evidenceTrips() {
+		if f.law.ShedFraction(false) > 0 {
+			return 0
+		}
+	} else if e.evidenceTrips() {
 		return 0
 	}
 	return e.limiter.Headroom(e.inFlight)

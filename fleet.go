@@ -81,7 +81,10 @@ type FleetView struct {
 }
 
 // fleetPatience is after how many of the usual intervals without a view a guard goes on alone.
-const fleetPatience = 4
+const (
+	fleetPatience = 4
+	fleetSlowest  = time.Minute // interval that is believed
+)
 
 // fleet is an engine's part in a fleet: what it reports, and what it makes of what it is told.
 type fleet struct {
@@ -133,18 +136,18 @@ func (e *Engine) TakeReport() FleetReport {
 }
 
 // ObserveFleet takes in what all guards of the target counted, this one included. The law then acts on the whole fleet: its limit,
-// baseline, shed fraction, circuit; the guard's own number in flight stays a fuse. A fleet of one, and one that has not been heard of for four
-// intervals, is none: the guard decides by what it has seen itself, which it never ceased to learn from. Only the adaptive profile
-// shares.
+// baseline, shed fraction, circuit; what the guard sees itself still sheds at once where it sees enough. A fleet of one, and one that has not
+// been heard of for four intervals, is none: the guard decides by what it has seen itself, which it never ceased to learn from. It has no
+// effect before the first report, and on the article's profile, which shares nothing. Views that make no sense are ignored.
 func (e *Engine) ObserveFleet(v FleetView) {
 	now := e.now()
 	e.mu.Lock()
 	defer e.unlock()
-	if e.cfg.Profile == Article || e.fleet == nil || v.Span <= 0 || v.Age < 0 {
-		return
+	f := e.fleet
+	if e.cfg.Profile == Article || f == nil || v.Span <= 0 || v.Age < 0 || v.Epoch-f.epoch > 1<<32 && v.Epoch > f.epoch {
+		return // nobody to act on it, or junk: no circuit changes as often
 	}
 	e.advance(now)
-	f := e.fleet
 	if v.Guards <= 1 {
 		f.active = false
 		f.adopt(e, &v, now)
@@ -153,10 +156,9 @@ func (e *Engine) ObserveFleet(v FleetView) {
 	if f.law == nil && !f.make(e) {
 		return
 	}
-	if f.seen > 0 && now > f.seen {
-		f.interval = max(v.Span, min(now-f.seen, time.Minute))
-	} else {
-		f.interval = v.Span
+	f.interval = min(v.Span, fleetSlowest)
+	if f.active {
+		f.interval = max(f.interval, min(now-f.seen, fleetSlowest))
 	}
 	f.seen, f.prober = now, v.Prober
 	f.active = true
@@ -237,7 +239,7 @@ func (f *fleet) learn(e *Engine, v *FleetView, now time.Duration) {
 	f.recent.add(v)
 	f.sig = f.recent.signals(f.law)
 	timeout, deadline := e.patience()
-	s := limit.FleetSample{Span: v.Span, Age: v.Age, Asked: v.Asked, Share: 1 / float64(v.Guards), Sample: limit.Sample{
+	s := limit.FleetSample{Span: v.Span, Age: v.Age, Asked: v.Asked, Sample: limit.Sample{
 		Now: now - v.Age, InFlight: v.InFlight, Area: v.Area.Seconds(), ErrorArea: v.ErrorArea.Seconds(),
 		Success: v.Success, Failure: v.Failure, TimedOut: v.Timeout, Throttled: v.Throttled,
 		Offered: &v.Offered, Timeout: timeout, Deadline: deadline, P99: f.recent.baseline(),
@@ -386,14 +388,6 @@ func (f *fleet) countLatencies(l *latencies) {
 	}
 }
 
-// headroom is the fleet's part in Engine.room.
-func (f *fleet) headroom(e *Engine) int64 {
-	if e.remote.shed(e.last, e.cfg.RemoteTrust) > 0 || e.gauge.value() > 0 {
-		return 0
-	}
-	return f.law.Headroom(e.inFlight)
-}
-
 // law is the estimators that decide: the fleet's, or the guard's own where it is alone. e.mu is held, as for all below.
 func (e *Engine) law() *limit.Limiter {
 	if f := e.inFleet(); f != nil {
@@ -412,13 +406,10 @@ func (e *Engine) queuePressure(n int64) float64 {
 
 // shedFraction is the share of the offered calls to shed with n attempts in flight here.
 func (e *Engine) shedFraction(n int64, critical bool) float64 {
-	f := e.inFleet()
-	if f == nil {
-		return e.limiter.ShedFraction(e.limiter.Q(n), critical)
-	}
-	s := max(f.law.ShedFraction(n, critical), e.remote.shed(e.last, e.cfg.RemoteTrust))
-	if e.gauge.value() > 0 { // a queue of the user's own is no matter of the fleet's
-		s = max(s, e.limiter.ShedFraction(e.limiter.Q(n), critical))
+	s := e.limiter.ShedFraction(e.limiter.Q(n), critical)
+	if f := e.inFleet(); f != nil {
+		// What the guard sees itself comes at once, where it sees enough; a queue of the user's own and what the target reports are in it.
+		s = max(s, f.law.ShedFraction(critical))
 	}
 	return s
 }

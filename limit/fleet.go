@@ -5,13 +5,12 @@ import (
 	"time"
 )
 
-// Constants of the law for a fleet. They are in units of the delay, of the target sojourn time and of shares, like the rest.
+// Constants of the law for a fleet. They are in units of the delay and of the limit.
 const (
 	fleetDrain   = 1.5 // an excess of the queue is taken off within so many delays; below 1 the loop rings (P control of an integrator)
 	fleetOnset   = 2.0 // standard deviations of a Poisson count above the set point at which shedding begins
 	fleetRelease = 0.6 // what is left of the shed fraction a report later when the queue has fallen below half of its set point
 	fleetSettle  = 4.0 // delays after the onset in which timeouts may be of the queue that had grown until then
-	fuseSlack    = 3.0 // room for chance where a guard's share of the limit is small
 )
 
 // A Fleet is the law's view of a target that several guards send to, each a part of its calls: a [Limiter] that is advanced with the
@@ -27,7 +26,6 @@ const (
 type Fleet struct {
 	l Limiter
 
-	share     float64 // of this guard, of the fleet's calls
 	shed      float64
 	regulates bool
 	since     time.Duration // regulates began
@@ -43,7 +41,6 @@ type FleetSample struct {
 	Span  time.Duration // that the counts cover
 	Age   time.Duration // since their end
 	Asked uint64        // attempts asked for: admitted or shed, retries included
-	Share float64       // of this guard, of the calls offered to the fleet, in (0,1]
 }
 
 // NewFleet returns the law of a fleet about which nothing is known yet.
@@ -54,7 +51,7 @@ func NewFleet(c Config) (*Fleet, error) {
 		return nil, err
 	}
 	l.crowd.off = true // here all are counted
-	return &Fleet{l: *l, share: 1, most: 1}, nil
+	return &Fleet{l: *l, most: 1}, nil
 }
 
 // Law is the estimators, for reading.
@@ -73,9 +70,6 @@ func (f *Fleet) Advance(s FleetSample) {
 	l.Advance(s.Sample)
 	if l.warm && s.TimedOut >= s.Success { // what comes out of a queue that outlasts its callers says nothing of capacity
 		l.mu = max(l.mu, before*decay(dt/5))
-	}
-	if s.Share > 0 && s.Share <= 1 {
-		f.share = s.Share
 	}
 	f.span, f.age = s.Span.Seconds(), max(0, s.Age.Seconds())
 	f.control(&s, dt)
@@ -159,36 +153,10 @@ func (f *Fleet) Settles() bool {
 // Q is the queue pressure of the fleet, as of the newest counts.
 func (f *Fleet) Q() float64 { return f.q }
 
-// fuse is the number in flight at which the pressure of one guard by itself is 1: its share of the limit and room for chance.
-func (f *Fleet) fuse() float64 {
-	mean := f.share * min(f.l.limit, f.l.cwnd)
-	if !f.l.warm {
-		mean = f.share * f.l.limit
-		return max(mean, coldLimit)
-	}
-	n0 := f.share * f.l.n0
-	return max(mean, 2*n0+3*math.Sqrt(n0)+fuseSlack)
-}
-
-// ShedFraction is the share of the offered calls to shed, for a call that is critical or not, at a guard that has n attempts in flight
-// itself.
-func (f *Fleet) ShedFraction(n int64, critical bool) float64 {
-	s := f.shed
-	slack := 0.0
+// ShedFraction is the share of the offered calls to shed, for a call that is critical or not.
+func (f *Fleet) ShedFraction(critical bool) float64 {
 	if critical {
-		s = min(s, f.most)
-		slack = criticalSlack
+		return min(f.shed, f.most)
 	}
-	if e := float64(max(0, n))/f.fuse() - setPoint - slack; e > 0 {
-		s += kp * e
-	}
-	return max(0, min(1, s))
-}
-
-// Headroom is how many more attempts a guard that has n in flight may let in before any could be refused.
-func (f *Fleet) Headroom(n int64) int64 {
-	if f.shed > 0 {
-		return 0
-	}
-	return int64(max(0, min(setPoint*f.fuse()-float64(n)-1, math.MaxInt32)))
+	return f.shed
 }
