@@ -18,6 +18,7 @@ import (
 	"github.com/seed-a29ca62a/cortex/backoff"
 	"github.com/seed-a29ca62a/cortex/breaker"
 	"github.com/seed-a29ca62a/cortex/budget"
+	"github.com/seed-a29ca62a/cortex/strictyaml"
 	"github.com/seed-a29ca62a/cortex/timeout"
 	"go.yaml.in/yaml/v3"
 )
@@ -28,33 +29,33 @@ func (d *decoder) parse(root *yaml.Node) *File {
 	if root == nil {
 		return f
 	}
-	f.block().read(d, root, d.at(""))
-	if len(f.Targets) == 0 && !d.refused["targets"] && !d.refused[""] {
+	f.block().read(d, root, d.At(""))
+	if len(f.Targets) == 0 && !d.Refused["targets"] && !d.Refused[""] {
 		what := "missing"
-		if d.given("targets") {
+		if d.Given("targets") {
 			what = "empty"
 		}
-		d.problem(d.at("targets"), "%s: want at least one target with endpoints", what)
+		d.Problem(d.At("targets"), "%s: want at least one target with endpoints", what)
 	}
 	listen := f.Listen
-	if d.refused["listen"] {
+	if d.Refused["listen"] {
 		listen = "" // what stands there is not what was meant
 	}
 	for i := range f.Targets {
 		d.target(&f.Targets[i], listen)
 	}
 	d.routes(f)
-	doubtful := d.refused["listen"] || d.refused["admin.listen"] || d.refused["admin.enabled"]
+	doubtful := d.Refused["listen"] || d.Refused["admin.listen"] || d.Refused["admin.enabled"]
 	if !doubtful && f.Admin.Enabled && clash(f.Listen, f.Admin.Listen) {
-		d.problem(d.at("admin.listen"), "%s: the same port as listen, %s: want another", f.Admin.Listen, f.Listen)
+		d.Problem(d.At("admin.listen"), "%s: the same port as listen, %s: want another", f.Admin.Listen, f.Listen)
 	}
 	return f
 }
 
 // missing reports a key that must be there, unless the block around it was refused as a whole.
 func (d *decoder) missing(block, key, want string) {
-	if key = block + "." + key; !d.given(key) && !d.refused[block] {
-		d.problem(d.at(key), "missing: want %s", want)
+	if key = block + "." + key; !d.Given(key) && !d.Refused[block] {
+		d.Problem(d.At(key), "missing: want %s", want)
 	}
 }
 
@@ -66,16 +67,16 @@ func (d *decoder) target(t *Target, listen string) {
 		if u == nil {
 			continue // was refused
 		}
-		at := d.at(fmt.Sprintf("%s.endpoints[%d]", key, i))
+		at := d.At(fmt.Sprintf("%s.endpoints[%d]", key, i))
 		host := net.JoinHostPort(strings.ToLower(u.Hostname()), portOf(u))
 		same := u.Scheme + host + strings.TrimSuffix(u.EscapedPath(), "/")
 		if j, ok := first[same]; ok {
-			d.problem(at, "%s: given twice: first as endpoints[%d]", show(u.String()), j)
+			d.Problem(at, "%s: given twice: first as endpoints[%d]", show(u.String()), j)
 			continue
 		}
 		first[same] = i
 		if ip, err := netip.ParseAddr(u.Hostname()); (u.Hostname() == "localhost" || err == nil && ip.IsLoopback()) && clash(listen, host) {
-			d.problem(at, "%s: the gateway itself, which listens on %s: want the address of the service", show(u.String()), listen)
+			d.Problem(at, "%s: the gateway itself, which listens on %s: want the address of the service", show(u.String()), listen)
 		}
 	}
 	d.engine(t, key)
@@ -87,7 +88,7 @@ func (d *decoder) engine(t *Target, key string) {
 	keys := fieldKeys(t.block(), "")
 	t.Engine.Name = t.Name
 	doubtful := d.doubtful(key+".", keys)
-	unknown := d.refused[key+".profile"] // then so are the defaults
+	unknown := d.Refused[key+".profile"] // then so are the defaults
 	cleared := make(map[string]bool)
 	for {
 		full, err := t.Engine.WithDefaults()
@@ -100,7 +101,7 @@ func (d *decoder) engine(t *Target, key string) {
 		for _, fault := range faults(err) {
 			part, _, _ := strings.Cut(fault.field, ".")
 			if !doubtful[part] && !unknown && !cleared[fault.field] {
-				d.problem(d.at(strings.TrimSuffix(key+"."+keys[fault.field], ".")), "%s", inKeys(fault, keys))
+				d.Problem(d.At(strings.TrimSuffix(key+"."+keys[fault.field], ".")), "%s", inKeys(fault, keys))
 			}
 			// Its default lets the check go on to the next; where that does not go with the rest, neither may the rest stay.
 			if !cleared[fault.field] {
@@ -128,7 +129,7 @@ func (d *decoder) doubtful(prefix string, keys map[string]string) map[string]boo
 		partsIn[block] = append(partsIn[block], part)
 	}
 	parts := make(map[string]bool)
-	for _, p := range d.problems {
+	for _, p := range d.Problems {
 		key, ok := strings.CutPrefix(p.Key, prefix)
 		if !ok {
 			continue
@@ -244,14 +245,14 @@ func clearField(c *cortex.Config, field string) bool {
 }
 
 func (d *decoder) routes(f *File) {
-	if len(f.Routes) == 0 && !d.given("routes") {
+	if len(f.Routes) == 0 && !d.Given("routes") {
 		switch len(f.Targets) {
 		case 0: // has been reported
 		case 1:
 			f.Routes = []Route{{Path: "/", Target: f.Targets[0].Name,
 				Priority: Priority{Default: f.Targets[0].Engine.Levels / 2, Trust: loopback()}}}
 		default:
-			d.problem(d.at("routes"), "missing: there are %d targets: want a path for each, such as {path: /, target: %s}",
+			d.Problem(d.At("routes"), "missing: there are %d targets: want a path for each, such as {path: /, target: %s}",
 				len(f.Targets), show(f.Targets[0].Name))
 		}
 		return
@@ -276,13 +277,13 @@ func (d *decoder) routes(f *File) {
 			if k, ok := first[taken{r.Path, m}]; !ok {
 				first[taken{r.Path, m}] = i
 			} else if k == i {
-				d.problem(d.at(fmt.Sprintf("%s.methods[%d]", key, j)), "%s: given twice", m)
+				d.Problem(d.At(fmt.Sprintf("%s.methods[%d]", key, j)), "%s: given twice", m)
 			} else {
 				what := r.Path
 				if m != "" {
 					what = m + " " + what
 				}
-				d.problem(d.at(key+".path"), "%s: given twice: first as routes[%d] on line %d", what, k, d.at(fmt.Sprintf("routes[%d].path", k)).line)
+				d.Problem(d.At(key+".path"), "%s: given twice: first as routes[%d] on line %d", what, k, d.At(fmt.Sprintf("routes[%d].path", k)).Line)
 				break
 			}
 		}
@@ -292,36 +293,36 @@ func (d *decoder) routes(f *File) {
 
 func (d *decoder) route(f *File, r *Route, key string, byName map[string]*Target) {
 	levels, whose := 0, ""
-	if !d.given(key+".target") && len(f.Targets) == 1 {
+	if !d.Given(key+".target") && len(f.Targets) == 1 {
 		r.Target = f.Targets[0].Name
 	}
 	switch t := byName[r.Target]; {
 	case t != nil:
-		if whose = t.Name; !d.refused["targets."+show(whose)+".levels"] {
+		if whose = t.Name; !d.Refused["targets."+show(whose)+".levels"] {
 			levels = t.Engine.Levels
 		}
 	case len(f.Targets) == 0: // has been reported
-	case !d.given(key + ".target"):
-		d.missing(key, "target", "the name of a target: "+oneOf(f.targetNames()))
-	case !d.refused[key+".target"]:
-		d.problem(d.at(key+".target"), "%s: no such target: %s", show(r.Target), suggestTarget(r.Target, f.targetNames()))
+	case !d.Given(key + ".target"):
+		d.missing(key, "target", "the name of a target: "+strictyaml.OneOf(f.targetNames()))
+	case !d.Refused[key+".target"]:
+		d.Problem(d.At(key+".target"), "%s: no such target: %s", show(r.Target), suggestTarget(r.Target, f.targetNames()))
 	}
 	d.priority(&r.Priority, key+".priority", levels, whose)
 	if s := r.Fallback.Static; s != nil {
 		static := key + ".fallback.static"
 		d.missing(static, "status", "the status to answer with, such as 202 or 503")
 		if (s.Status == 204 || s.Status == 205 || s.Status == 304) && s.Body != "" {
-			d.problem(d.at(static+".body"), "an answer %d has no body: want none, or another status", s.Status)
+			d.Problem(d.At(static+".body"), "an answer %d has no body: want none, or another status", s.Status)
 		}
 	}
 }
 
 func suggestTarget(name string, names []string) string {
-	s := "there are " + oneOf(names)
+	s := "there are " + strictyaml.OneOf(names)
 	if len(names) == 1 {
 		s = "there is " + names[0]
 	}
-	if n := nearest(name, names); n != "" && len(names) > 1 {
+	if n := strictyaml.Nearest(name, names); n != "" && len(names) > 1 {
 		return "did you mean " + n + "? " + s
 	}
 	return s
@@ -329,23 +330,23 @@ func suggestTarget(name string, names []string) string {
 
 // priority checks a route's priorities against the levels of its target; 0 levels are not known.
 func (d *decoder) priority(p *Priority, key string, levels int, whose string) {
-	if !d.given(key + ".default") {
+	if !d.Given(key + ".default") {
 		p.Default = levels / 2
 	}
 	inLevels := func(key string, priority int) {
 		if levels > 0 && priority > levels {
-			d.problem(d.at(key), "%d: out of range: want from 0 to %d, the levels of target %s", priority, levels, show(whose))
+			d.Problem(d.At(key), "%d: out of range: want from 0 to %d, the levels of target %s", priority, levels, show(whose))
 		}
 	}
 	inLevels(key+".default", p.Default)
 	for name, priority := range p.Tiers {
 		inLevels(key+".tiers."+name, priority)
 	}
-	if !d.given(key + ".trust") {
+	if !d.Given(key + ".trust") {
 		p.Trust = loopback()
 	}
-	if d.given(key+".tiers") && !d.given(key+".header") {
-		d.problem(d.at(key+".tiers"), "without header: want the name of the header that holds the tier, such as header: X-Priority")
+	if d.Given(key+".tiers") && !d.Given(key+".header") {
+		d.Problem(d.At(key+".tiers"), "without header: want the name of the header that holds the tier, such as header: X-Priority")
 	}
 }
 

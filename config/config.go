@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/seed-a29ca62a/cortex"
+	"github.com/seed-a29ca62a/cortex/strictyaml"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -148,8 +149,8 @@ func Load(path string) (*File, error) {
 func Parse(name string, data []byte) (*File, error) {
 	d := newDecoder(name)
 	f := d.parse(d.document(data))
-	if len(d.problems) > 0 {
-		return nil, sorted(d.problems)
+	if len(d.Problems) > 0 {
+		return nil, d.Errors()
 	}
 	return f, nil
 }
@@ -173,16 +174,16 @@ func Upstream(upstream, listen, admin string) (*File, error) {
 
 	d := newDecoder("")
 	f := d.parse(root)
-	if len(d.problems) == 0 {
+	if len(d.Problems) == 0 {
 		return f, nil
 	}
 	flags := map[string]string{"listen": "--listen", "admin.listen": "--admin", "targets." + name + ".endpoints[0]": "--upstream"}
-	for i, p := range d.problems {
+	for i, p := range d.Problems {
 		if flag, ok := flags[p.Key]; ok {
-			d.problems[i].Key = flag
+			d.Problems[i].Key = flag
 		}
 	}
-	return nil, sorted(d.problems)
+	return nil, d.Errors()
 }
 
 func mapping(key string, v *yaml.Node) *yaml.Node {
@@ -218,7 +219,7 @@ func (f *File) Target(name string) *Target {
 func (f *File) Engine(target string) (cortex.Config, error) {
 	t := f.Target(target)
 	if t == nil {
-		return cortex.Config{}, fmt.Errorf("config: no target %s: there are %s", show(target), oneOf(f.targetNames()))
+		return cortex.Config{}, fmt.Errorf("config: no target %s: there are %s", show(target), strictyaml.OneOf(f.targetNames()))
 	}
 	return t.Engine, nil
 }

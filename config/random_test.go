@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/seed-a29ca62a/cortex"
+	"github.com/seed-a29ca62a/cortex/strictyaml"
 )
 
 // randomText is a value that v takes, as YAML; false where only a hand can write one.
@@ -24,7 +25,7 @@ func randomText(r *rand.Rand, v value) (string, bool) {
 	}
 	switch v := v.(type) {
 	case duration:
-		return formatDuration(v.lo + (v.hi-v.lo)>>r.IntN(40)), true
+		return strictyaml.FormatDuration(v.lo + (v.hi-v.lo)>>r.IntN(40)), true
 	case size:
 		return formatSize(v.lo + (v.hi-v.lo)>>r.IntN(30)), true
 	case count:

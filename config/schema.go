@@ -14,6 +14,7 @@ import (
 	"github.com/seed-a29ca62a/cortex/backoff"
 	"github.com/seed-a29ca62a/cortex/fallback"
 	"github.com/seed-a29ca62a/cortex/limit"
+	"github.com/seed-a29ca62a/cortex/strictyaml"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -199,15 +200,15 @@ func (v targets) kind() string { return fmt.Sprintf("a block of 1 to %d named ta
 
 func (v targets) read(d *decoder, n *yaml.Node, at place) {
 	if n.Kind == yaml.MappingNode && len(n.Content)/2 > MaxTargets {
-		d.problem(at, "%d targets: want at most %d", len(n.Content)/2, MaxTargets)
+		d.Problem(at, "%d targets: want at most %d", len(n.Content)/2, MaxTargets)
 		return
 	}
 	d.pairs(n, at, func(key, value *yaml.Node) {
-		here := at.child(show(key.Value), key)
-		d.places[here.key] = here
+		here := at.Child(show(key.Value), key)
+		d.Mark(here)
 		if !targetName.MatchString(key.Value) {
-			d.problem(here, "not a name: want up to 63 letters, digits and -_. with a letter or digit first")
-			delete(d.refused, here.key) // its block is as good as any
+			d.Problem(here, "not a name: want up to 63 letters, digits and -_. with a letter or digit first")
+			delete(d.Refused, here.Key) // its block is as good as any
 		}
 		t := newTarget(key.Value)
 		t.block().read(d, value, here)
@@ -252,36 +253,36 @@ func (v weights) read(d *decoder, n *yaml.Node, at place) {
 		}
 		w, err := cortex.PresetWeights(s)
 		if err != nil {
-			d.problem(at, "%s: unknown: want %s", show(s), v.kind())
+			d.Problem(at, "%s: unknown: want %s", show(s), v.kind())
 			return
 		}
 		*v.p = w
 		return
 	}
-	before := len(d.problems)
+	before := len(d.Problems)
 	v.block().read(d, n, at)
-	refused := len(d.problems) - before
+	refused := len(d.Problems) - before
 	var missing []string
 	for _, key := range v.block().keys() {
-		if here := at.key + "." + key; d.refused[here] {
+		if here := at.Key + "." + key; d.Refused[here] {
 			before++
-		} else if !d.given(here) {
+		} else if !d.Given(here) {
 			missing = append(missing, key)
 		}
 	}
-	if len(missing) > 0 && before == len(d.problems) { // else there are others, of which one may be the missing one misspelt
+	if len(missing) > 0 && before == len(d.Problems) { // else there are others, of which one may be the missing one misspelt
 		are := "is"
 		if len(missing) > 1 {
 			are = "are"
 		}
-		d.problem(at, "%s %s missing: want all of F, L, Q, B and C, with a sum of 1", strings.Join(missing, ", "), are)
+		d.Problem(at, "%s %s missing: want all of F, L, Q, B and C, with a sum of 1", strings.Join(missing, ", "), are)
 	}
 	if refused > 0 || len(missing) > 0 {
 		*v.p = cortex.Weights{}
 		return
 	}
 	if *v.p == (cortex.Weights{}) { // which the engine takes for its default
-		d.problem(at, "all are 0: want a sum of 1")
+		d.Problem(at, "all are 0: want a sum of 1")
 	}
 }
 
@@ -310,9 +311,9 @@ func (v priority) block() block {
 }
 
 func (v priority) read(d *decoder, n *yaml.Node, at place) {
-	if n.Kind == yaml.ScalarNode && !isNull(n) {
+	if n.Kind == yaml.ScalarNode && !strictyaml.IsNull(n) {
 		count{&v.p.Default, 0, limit.MaxLevels}.read(d, n, at)
-		d.places[at.key+".default"] = at
+		d.Mark(place{Key: at.Key + ".default", Line: at.Line, Column: at.Column})
 		return
 	}
 	v.block().read(d, n, at)
@@ -337,14 +338,14 @@ func (v tiers) kind() string {
 
 func (v tiers) read(d *decoder, n *yaml.Node, at place) {
 	if n.Kind == yaml.MappingNode && len(n.Content)/2 > maxTiers {
-		d.problem(at, "%d tiers: want at most %d", len(n.Content)/2, maxTiers)
+		d.Problem(at, "%d tiers: want at most %d", len(n.Content)/2, maxTiers)
 		return
 	}
 	d.pairs(n, at, func(key, value *yaml.Node) {
-		here := at.child(show(key.Value), key)
-		d.places[here.key] = here
+		here := at.Child(show(key.Value), key)
+		d.Mark(here)
 		if !tierName.MatchString(key.Value) {
-			d.problem(here, "not a name: want up to 63 letters, digits and -_. with a letter first")
+			d.Problem(here, "not a name: want up to 63 letters, digits and -_. with a letter first")
 			return
 		}
 		p := -1

@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed-a29ca62a/cortex"
 	"github.com/seed-a29ca62a/cortex/backoff"
+	"github.com/seed-a29ca62a/cortex/strictyaml"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -180,7 +181,7 @@ func TestEngineAcceptsTheRangesOfTheTable(t *testing.T) {
 	ends := func(v value) (e [2]string, ok bool) {
 		switch v := v.(type) {
 		case duration:
-			return [2]string{formatDuration(v.lo), formatDuration(v.hi)}, true
+			return [2]string{strictyaml.FormatDuration(v.lo), strictyaml.FormatDuration(v.hi)}, true
 		case size:
 			return [2]string{formatSize(v.lo), formatSize(v.hi)}, true
 		case count:
@@ -288,22 +289,5 @@ func TestFieldsOfTheTableExist(t *testing.T) {
 				t.Errorf("cortex.Config has no field %s", field)
 			}
 		}()
-	}
-}
-
-func TestDistance(t *testing.T) {
-	for _, c := range []struct {
-		a, b string
-		want int
-	}{
-		{"", "", 0}, {"a", "", 1}, {"", "abc", 3}, {"listen", "listen", 0}, {"lisen", "listen", 1}, {"lsiten", "listen", 1},
-		{"max_retrys", "max_retries", 2}, {"kitten", "sitting", 3}, {"ab", "ba", 1}, {"ca", "abc", 3},
-	} {
-		if got := distance(c.a, c.b); got != c.want {
-			t.Errorf("distance(%q, %q) = %d, want %d", c.a, c.b, got, c.want)
-		}
-		if got := distance(c.b, c.a); got != c.want {
-			t.Errorf("distance(%q, %q) = %d, want %d", c.b, c.a, got, c.want)
-		}
 	}
 }

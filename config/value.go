@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed-a29ca62a/cortex/strictyaml"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -59,14 +60,10 @@ type (
 // A day bounds what is waited for: longer is a unit mixed up.
 const day = 24 * time.Hour
 
-var (
-	plainNumber = regexp.MustCompile(`^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$`)
-	wholeNumber = regexp.MustCompile(`^-?(0|[1-9]\d*)$`)
-	sizeText    = regexp.MustCompile(`^(\d{1,15})(B|KiB|MiB|GiB)$`)
-)
+var sizeText = regexp.MustCompile(`^(\d{1,15})(B|KiB|MiB|GiB)$`)
 
 func (v duration) kind() string {
-	return fmt.Sprintf("a duration from %s to %s", formatDuration(v.lo), formatDuration(v.hi))
+	return fmt.Sprintf("a duration from %s to %s", strictyaml.FormatDuration(v.lo), strictyaml.FormatDuration(v.hi))
 }
 
 func (v duration) read(d *decoder, n *yaml.Node, at place) {
@@ -75,34 +72,22 @@ func (v duration) read(d *decoder, n *yaml.Node, at place) {
 		return
 	}
 	// A bare number is nanoseconds to one program and milliseconds to the next; 0 has to say what it is none of.
-	if plainNumber.MatchString(s) {
-		d.problem(at, "%s: missing unit: want a duration such as 5s or 100ms", show(s))
+	if strictyaml.IsNumber(s) {
+		d.Problem(at, "%s: missing unit: want a duration such as 5s or 100ms", show(s))
 		return
 	}
 	t, err := time.ParseDuration(s)
 	switch {
 	case err != nil:
-		d.problem(at, "%s: not a duration: want one such as 5s, 100ms or 1h30m (units ms, s, m, h)", show(s))
+		d.Problem(at, "%s: not a duration: want one such as 5s, 100ms or 1h30m (units ms, s, m, h)", show(s))
 	case t < v.lo || t > v.hi:
-		d.problem(at, "%s: out of range: want %s", show(s), v.kind())
+		d.Problem(at, "%s: out of range: want %s", show(s), v.kind())
 	default:
 		*v.p = t
 	}
 }
 
-func (v duration) write() *yaml.Node { return scalarNode(formatDuration(*v.p)) }
-
-// formatDuration writes 2m for what Duration.String writes as 2m0s.
-func formatDuration(t time.Duration) string {
-	s := t.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
-}
+func (v duration) write() *yaml.Node { return scalarNode(strictyaml.FormatDuration(*v.p)) }
 
 var sizeUnits = []struct {
 	name  string
@@ -118,13 +103,13 @@ func (v size) read(d *decoder, n *yaml.Node, at place) {
 	if !ok {
 		return
 	}
-	if plainNumber.MatchString(s) {
-		d.problem(at, "%s: missing unit: want a size such as 64KiB or 512B", show(s))
+	if strictyaml.IsNumber(s) {
+		d.Problem(at, "%s: missing unit: want a size such as 64KiB or 512B", show(s))
 		return
 	}
 	m := sizeText.FindStringSubmatch(s)
 	if m == nil {
-		d.problem(at, "%s: not a size: want a whole number and a unit, such as 64KiB (units B, KiB, MiB, GiB)", show(s))
+		d.Problem(at, "%s: not a size: want a whole number and a unit, such as 64KiB (units B, KiB, MiB, GiB)", show(s))
 		return
 	}
 	number, _ := strconv.ParseInt(m[1], 10, 64)
@@ -133,7 +118,7 @@ func (v size) read(d *decoder, n *yaml.Node, at place) {
 			continue
 		}
 		if number > v.hi/u.bytes || number*u.bytes < v.lo {
-			d.problem(at, "%s: out of range: want %s", show(s), v.kind())
+			d.Problem(at, "%s: out of range: want %s", show(s), v.kind())
 			return
 		}
 		*v.p = number * u.bytes
@@ -160,17 +145,17 @@ func (v count) read(d *decoder, n *yaml.Node, at place) {
 	if !ok {
 		return
 	}
-	if quoted(n) || !plainNumber.MatchString(s) {
-		d.problem(at, "%s: not a number: want %s", asWritten(n), v.kind())
+	if strictyaml.Quoted(n) || !strictyaml.IsNumber(s) {
+		d.Problem(at, "%s: not a number: want %s", d.AsWritten(n), v.kind())
 		return
 	}
-	if !wholeNumber.MatchString(s) {
-		d.problem(at, "%s: not a whole number: want %s", show(s), v.kind())
+	if !strictyaml.IsWhole(s) {
+		d.Problem(at, "%s: not a whole number: want %s", show(s), v.kind())
 		return
 	}
 	i, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || i < int64(v.lo) || i > int64(v.hi) {
-		d.problem(at, "%s: out of range: want %s", show(s), v.kind())
+		d.Problem(at, "%s: out of range: want %s", show(s), v.kind())
 		return
 	}
 	*v.p = int(i)
@@ -199,13 +184,12 @@ func (v number) read(d *decoder, n *yaml.Node, at place) {
 		return
 	}
 	f, err := strconv.ParseFloat(s, 64)
-	// The pattern keeps out what Go and YAML take for numbers and no one means: NaN, infinity, hexadecimal, underscores.
-	if quoted(n) || !plainNumber.MatchString(s) {
-		d.problem(at, "%s: not a number: want %s", asWritten(n), v.kind())
+	if strictyaml.Quoted(n) || !strictyaml.IsNumber(s) {
+		d.Problem(at, "%s: not a number: want %s", d.AsWritten(n), v.kind())
 		return
 	}
 	if err != nil || f < v.lo || v.above && f == v.lo || f > v.hi || v.below && f == v.hi {
-		d.problem(at, "%s: out of range: want %s", show(s), v.kind())
+		d.Problem(at, "%s: out of range: want %s", show(s), v.kind())
 		return
 	}
 	*v.p = f
@@ -251,8 +235,8 @@ func (v toggle) read(d *decoder, n *yaml.Node, at place) {
 	if !ok {
 		return
 	}
-	if quoted(n) || s != "true" && s != "false" {
-		d.problem(at, "%s: want %s", asWritten(n), v.kind())
+	if strictyaml.Quoted(n) || s != "true" && s != "false" {
+		d.Problem(at, "%s: want %s", d.AsWritten(n), v.kind())
 		return
 	}
 	*v.p = (s == "true") != v.invert
@@ -268,11 +252,11 @@ func (v text[T]) read(d *decoder, n *yaml.Node, at place) {
 		return
 	}
 	t, problem := v.parse(s)
-	if problem == "" && n.Tag != "!!str" && !v.bare && !quoted(n) {
+	if problem == "" && n.Tag != "!!str" && !v.bare && !strictyaml.Quoted(n) {
 		problem = "want " + v.want + ", in quotes if this is it"
 	}
 	if problem != "" {
-		d.problem(at, "%s: %s", show(s), problem)
+		d.Problem(at, "%s: %s", show(s), problem)
 		return
 	}
 	*v.p = t
@@ -298,23 +282,16 @@ func (v choice[T]) read(d *decoder, n *yaml.Node, at place) {
 	i := slices.Index(v.names(), s)
 	if i < 0 {
 		hint := ""
-		if near := nearest(s, v.names()); near != "" {
+		if near := strictyaml.Nearest(s, v.names()); near != "" {
 			hint = "did you mean " + near + "? "
 		}
-		d.problem(at, "%s: unknown: %swant %s", show(s), hint, v.kind())
+		d.Problem(at, "%s: unknown: %swant %s", show(s), hint, v.kind())
 		return
 	}
 	*v.p = v.all[i]
 }
 
 func (v choice[T]) write() *yaml.Node { return scalarNode(v.name(*v.p)) }
-
-func asWritten(n *yaml.Node) string {
-	if quoted(n) {
-		return strconv.Quote(show(n.Value))
-	}
-	return show(n.Value)
-}
 
 // An entry is one key of a block.
 type entry struct {
@@ -333,13 +310,13 @@ func (b block) kind() string { return "a block of keys" }
 
 func (b block) read(d *decoder, n *yaml.Node, at place) {
 	d.pairs(n, at, func(key, value *yaml.Node) {
-		here := at.child(show(key.Value), key)
+		here := at.Child(show(key.Value), key)
 		i := slices.IndexFunc(b, func(e entry) bool { return e.key == key.Value })
 		if i < 0 {
-			d.problem(here, "unknown key: %s", suggest(key.Value, b.keys()))
+			d.Problem(here, "unknown key: %s", strictyaml.Suggest(key.Value, b.keys()))
 			return
 		}
-		d.places[here.key] = here
+		d.Mark(here)
 		b[i].value.read(d, value, here)
 	})
 }
@@ -402,13 +379,13 @@ func (v list[T]) read(d *decoder, n *yaml.Node, at place) {
 	case n.Kind == yaml.AliasNode:
 		return
 	case n.Kind != yaml.SequenceNode:
-		d.problem(at, "%s: want %s", describe(n), v.kind())
+		d.Problem(at, "%s: want %s", d.Describe(n), v.kind())
 		return
 	case len(n.Content) == 0:
-		d.problem(at, "an empty list: want %s, or leave the key out", v.kind())
+		d.Problem(at, "an empty list: want %s, or leave the key out", v.kind())
 		return
 	case len(n.Content) > v.most:
-		d.problem(at, "%d %s: want at most %d", len(n.Content), v.what, v.most)
+		d.Problem(at, "%d %s: want at most %d", len(n.Content), v.what, v.most)
 		return
 	}
 	*v.p = make([]T, len(n.Content))
@@ -416,8 +393,8 @@ func (v list[T]) read(d *decoder, n *yaml.Node, at place) {
 		if v.fresh != nil {
 			(*v.p)[i] = v.fresh()
 		}
-		here := at.item(i, c)
-		d.places[here.key] = here
+		here := at.Item(i, c)
+		d.Mark(here)
 		v.item(&(*v.p)[i]).read(d, c, here)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/seed-a29ca62a/cortex"
-	"github.com/seed-a29ca62a/cortex/config"
+	"github.com/seed-a29ca62a/cortex/strictyaml"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -31,10 +31,10 @@ func goodTitle(s string) bool {
 
 // scenario reads and validates a document; nil with problems reported.
 func (d *decoder) scenario(root *yaml.Node) *Scenario {
-	before := len(d.problems)
+	before := len(d.Problems)
 	s := &Scenario{Client: Client{MaxRetries: 3}}
 	var faults []Fault
-	d.block(root, place{line: root.Line, column: root.Column},
+	d.block(root, place{Line: root.Line, Column: root.Column},
 		entry{"name", "a name", d.text(&s.Name, "a name of up to 64 letters, digits, dots, - and _", goodName.MatchString)},
 		entry{"title", "", d.text(&s.Title, "one line of at most 200 characters", goodTitle)},
 		entry{"duration", "how long calls arrive, such as 120s", d.duration(&s.Duration, noZero)},
@@ -65,16 +65,15 @@ func (d *decoder) scenario(root *yaml.Node) *Scenario {
 		}},
 	)
 	s.Faults = faults
-	_, arrivals := d.places["arrivals"]
-	_, callers := d.places["callers"]
+	arrivals, callers := d.Given("arrivals"), d.Given("callers")
 	switch {
-	case len(d.problems) > before:
+	case len(d.Problems) > before:
 		return nil
 	case arrivals && callers:
-		d.problem(d.at("callers"), "arrivals stand above: want one of them")
+		d.Problem(d.At("callers"), "arrivals stand above: want one of them")
 		return nil
 	case !arrivals && !callers:
-		d.problem(d.at("arrivals"), "missing: want steps of {from, rate}, or {trace: FILE}, or callers instead")
+		d.Problem(d.At("arrivals"), "missing: want steps of {from, rate}, or {trace: FILE}, or callers instead")
 		return nil
 	}
 	// Shares that come to 1 but for their last digits are those of a printed scenario: they stay what they are.
@@ -98,7 +97,7 @@ func (d *decoder) scenario(root *yaml.Node) *Scenario {
 func (d *decoder) invalid(err error) {
 	var f *FieldError
 	if !errors.As(err, &f) {
-		d.problem(d.at(""), "%v", err)
+		d.Problem(d.At(""), "%v", err)
 		return
 	}
 	value := fmt.Sprint(f.Value)
@@ -108,7 +107,7 @@ func (d *decoder) invalid(err error) {
 	case float64:
 		value = formatNumber(v)
 	}
-	d.problem(d.at(f.Field), "%s: want %s", show(value), f.Want)
+	d.Problem(d.At(f.Field), "%s: want %s", strictyaml.Show(value), f.Want)
 }
 
 func (d *decoder) timeout(p *time.Duration) reader {
@@ -117,12 +116,12 @@ func (d *decoder) timeout(p *time.Duration) reader {
 			*p = 0
 			return
 		}
-		s, ok := d.scalar(n, at, "a duration such as 345ms, or adaptive")
+		s, ok := d.Scalar(n, at, "a duration such as 345ms, or adaptive")
 		if !ok {
 			return
 		}
-		if t, err := time.ParseDuration(s); err != nil && !plainNumber.MatchString(s) || err == nil && t <= 0 {
-			d.problem(at, "%s: want a duration such as 345ms, or adaptive", show(s))
+		if t, err := time.ParseDuration(s); err != nil && !strictyaml.IsNumber(s) || err == nil && t <= 0 {
+			d.Problem(at, "%s: want a duration such as 345ms, or adaptive", strictyaml.Show(s))
 			return
 		}
 		d.duration(p, noZero)(n, at)
@@ -131,24 +130,23 @@ func (d *decoder) timeout(p *time.Duration) reader {
 
 func (d *decoder) priorities(p *[]Share, n *yaml.Node, at place) {
 	if n.Kind != yaml.MappingNode || len(n.Content) == 0 {
-		d.problem(at, "%s: want priorities and their shares, such as { 9: 0.2, 5: 0.8 }", describe(n))
+		d.Problem(at, "%s: want priorities and their shares, such as { 9: 0.2, 5: 0.8 }", d.Describe(n))
 		return
 	}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key := n.Content[i]
-		here := at.child(show(key.Value), key)
-		d.places[here.key] = here
+	for key, value := range strictyaml.Pairs(n) {
+		here := at.Child(strictyaml.Show(key.Value), key)
+		d.Mark(here)
 		level, err := strconv.Atoi(key.Value)
-		if err != nil || !wholeNumber.MatchString(key.Value) || level < 0 {
-			d.problem(here, "want a priority, a whole number such as 9, and its share")
+		if err != nil || !strictyaml.IsWhole(key.Value) || level < 0 {
+			d.Problem(here, "want a priority, a whole number such as 9, and its share")
 			continue
 		}
 		share := Share{Priority: cortex.Priority(level)}
 		if int(share.Priority) != level {
-			d.problem(here, "too large for a priority")
+			d.Problem(here, "too large for a priority")
 			continue
 		}
-		d.number(&share.Share, noZero)(n.Content[i+1], here)
+		d.number(&share.Share, noZero)(value, here)
 		*p = append(*p, share)
 	}
 }
@@ -161,7 +159,7 @@ func (d *decoder) arrivals(a *Arrivals, n *yaml.Node, at place) {
 			entry{"scale", "", d.number(&a.Scale, noZero)},
 			entry{"process", "", choice(d, &a.Process, processes)})
 		if a.File != "" {
-			d.trace(a, d.at(at.key+".trace"))
+			d.trace(a, d.At(at.Key+".trace"))
 		}
 		return
 	}
@@ -176,7 +174,7 @@ func (d *decoder) arrivals(a *Arrivals, n *yaml.Node, at place) {
 			entry{"rate", "calls a second", d.number(&s.Rate, orZero)},
 			entry{"process", "", choice(d, &process, processes)})
 		if i > 0 && process != a.Process {
-			d.problem(d.at(at.key+".process"), "%v: the steps before are %v: want one process for all", process, a.Process)
+			d.Problem(d.At(at.Key+".process"), "%v: the steps before are %v: want one process for all", process, a.Process)
 			return
 		}
 		a.Process = process
@@ -192,17 +190,17 @@ func goodPath(s string) bool {
 func (d *decoder) trace(a *Arrivals, at place) {
 	path := a.File
 	if !filepath.IsAbs(path) {
-		path = filepath.Join(filepath.Dir(d.file), path)
+		path = filepath.Join(filepath.Dir(d.File), path)
 	}
 	data, err := readFile(path, MaxTraceFile)
 	if err != nil {
-		d.problem(at, "%s: want a file with a count per second a line (relative to the scenario file)", show(err.Error()))
+		d.Problem(at, "%s: want a file with a count per second a line (relative to the scenario file)", strictyaml.Show(err.Error()))
 		return
 	}
 	lines := bufio.NewScanner(bytes.NewReader(data))
 	lines.Buffer(nil, MaxTraceFile+1)
 	wrong := func(line int, format string, args ...any) {
-		d.problems = append(d.problems, config.Problem{File: path, Line: line, Message: fmt.Sprintf(format, args...)})
+		d.Problems = append(d.Problems, strictyaml.Problem{File: path, Line: line, Message: fmt.Sprintf(format, args...)})
 	}
 	for number := 1; lines.Scan(); number++ {
 		text, _, _ := strings.Cut(lines.Text(), "#")
@@ -211,11 +209,11 @@ func (d *decoder) trace(a *Arrivals, at place) {
 		}
 		n, err := strconv.ParseFloat(text, 64)
 		switch {
-		case err != nil || !plainNumber.MatchString(text) || n < 0:
-			wrong(number, "%s: want the number of calls in a second, such as 417", show(text))
+		case err != nil || !strictyaml.IsNumber(text) || n < 0:
+			wrong(number, "%s: want the number of calls in a second, such as 417", strictyaml.Show(text))
 			return
 		case n*a.Scale > MaxRate:
-			wrong(number, "%s: want at most %s calls a second after scale %s", show(text), formatNumber(MaxRate), formatNumber(a.Scale))
+			wrong(number, "%s: want at most %s calls a second after scale %s", strictyaml.Show(text), formatNumber(MaxRate), formatNumber(a.Scale))
 			return
 		}
 		a.Trace = append(a.Trace, n+0)
@@ -245,14 +243,13 @@ func (d *decoder) service(v *Service, n *yaml.Node, at place) {
 		of   Distribution
 		want string
 	}{{"sigma", Lognormal, "the standard deviation of the logarithm, such as 0.8"}, {"alpha", Pareto, "the exponent of the tail, such as 2.5"}} {
-		key := at.key + "." + x.key
-		_, given := d.places[key]
-		_, known := d.places[at.key+".distribution"]
+		key := at.Key + "." + x.key
+		given, known := d.Given(key), d.Given(at.Key+".distribution")
 		switch {
 		case given && known && v.Distribution != x.of:
-			d.problem(d.at(key), "belongs to %v, not to %v: leave it out", x.of, v.Distribution)
+			d.Problem(d.At(key), "belongs to %v, not to %v: leave it out", x.of, v.Distribution)
 		case !given && known && v.Distribution == x.of:
-			d.problem(d.at(key), "missing: want %s", x.want)
+			d.Problem(d.At(key), "missing: want %s", x.want)
 		}
 	}
 }
@@ -276,11 +273,9 @@ func (d *decoder) fault(f *Fault, n *yaml.Node, at place) {
 	}
 	// The kind comes first, wherever it stands: it says which other keys there are.
 	kind := -1
-	if n.Kind == yaml.MappingNode {
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			if n.Content[i].Value == "kind" {
-				kind = slices.Index(kinds[:], n.Content[i+1].Value)
-			}
+	for key, value := range strictyaml.Pairs(n) {
+		if key.Value == "kind" {
+			kind = slices.Index(kinds[:], value.Value)
 		}
 	}
 	for k, list := range own {
@@ -308,6 +303,6 @@ func (d *decoder) foreign(of, here Kind, own []entry) reader {
 		if len(own) > 0 {
 			takes = strings.Join(keysOf(own), " and ")
 		}
-		d.problem(at, "belongs to kind %v: kind %v takes %s", of, here, takes)
+		d.Problem(at, "belongs to kind %v: kind %v takes %s", of, here, takes)
 	}
 }

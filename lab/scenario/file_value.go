@@ -7,9 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
+	"github.com/seed-a29ca62a/cortex/strictyaml"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -26,25 +25,24 @@ type entry struct {
 // block reads a mapping of known keys.
 func (d *decoder) block(n *yaml.Node, at place, entries ...entry) {
 	if n.Kind != yaml.MappingNode {
-		d.problem(at, "%s: want a block of keys: %s", describe(n), strings.Join(keysOf(entries), ", "))
+		d.Problem(at, "%s: want a block of keys: %s", d.Describe(n), strings.Join(keysOf(entries), ", "))
 		return
 	}
-	d.places[at.key] = at
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key := n.Content[i]
-		here := at.child(show(key.Value), key)
+	d.Mark(at)
+	for key, value := range strictyaml.Pairs(n) {
+		here := at.Child(strictyaml.Show(key.Value), key)
 		j := slices.IndexFunc(entries, func(e entry) bool { return e.key == key.Value })
 		if j < 0 {
-			d.problem(here, "unknown key: %s", suggest(key.Value, keysOf(entries)))
+			d.Problem(here, "unknown key: %s", strictyaml.Suggest(key.Value, keysOf(entries)))
 			continue
 		}
-		d.places[here.key] = here
-		entries[j].read(n.Content[i+1], here)
+		d.Mark(here)
+		entries[j].read(value, here)
 	}
 	for _, e := range entries {
-		here := at.child(e.key, n)
-		if _, given := d.places[here.key]; !given && e.must != "" {
-			d.problem(d.at(here.key), "missing: want %s", e.must)
+		here := at.Child(e.key, n)
+		if !d.Given(here.Key) && e.must != "" {
+			d.Problem(d.At(here.Key), "missing: want %s", e.must)
 		}
 	}
 }
@@ -60,36 +58,23 @@ func keysOf(entries []entry) []string {
 // items reads a list.
 func (d *decoder) items(n *yaml.Node, at place, most int, instead string, read func(i int, n *yaml.Node, at place)) {
 	switch {
-	case n.Kind != yaml.SequenceNode || len(n.Content) == 0:
-		d.problem(at, "%s: want %s", describe(n), instead)
+	case n.Kind != yaml.SequenceNode:
+		d.Problem(at, "%s: want %s", d.Describe(n), instead)
+	case len(n.Content) == 0:
+		d.Problem(at, "an empty list: want %s", instead)
 	case len(n.Content) > most:
-		d.problem(at, "%d items: want at most %d", len(n.Content), most)
+		d.Problem(at, "%d items: want at most %d", len(n.Content), most)
 	default:
 		for i, c := range n.Content {
-			here := at.item(i, c)
-			d.places[here.key] = here
+			here := at.Item(i, c)
+			d.Mark(here)
 			read(i, c, here)
 		}
 	}
 }
 
-// scalar returns the text of a value, or reports that it is none.
-func (d *decoder) scalar(n *yaml.Node, at place, want string) (string, bool) {
-	switch {
-	case isNull(n):
-		d.problem(at, "no value: want %s", want)
-		return "", false
-	case n.Kind != yaml.ScalarNode:
-		d.problem(at, "%s: want %s", describe(n), want)
-		return "", false
-	}
-	return n.Value, true
-}
-
 var (
-	plainNumber = regexp.MustCompile(`^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$`)
-	wholeNumber = regexp.MustCompile(`^-?(0|[1-9]\d*)$`)
-	plainZero   = regexp.MustCompile(`^[-+]?0+(\.0*)?$`)
+	plainZero = regexp.MustCompile(`^[-+]?0+(\.0*)?$`)
 )
 
 // Whether a value may be 0. Where it may not, 0 in a [Scenario] is the default, which is not what a 0 in a file means.
@@ -100,12 +85,12 @@ const (
 
 func (d *decoder) duration(p *time.Duration, zero bool) reader {
 	return func(n *yaml.Node, at place) {
-		s, ok := d.scalar(n, at, "a duration such as 20ms or 3s")
+		s, ok := d.Scalar(n, at, "a duration such as 20ms or 3s")
 		if !ok {
 			return
 		}
-		if plainNumber.MatchString(s) && !plainZero.MatchString(s) {
-			d.problem(at, "%s: missing unit: want a duration such as 20ms or 3s", show(s))
+		if strictyaml.IsNumber(s) && !plainZero.MatchString(s) {
+			d.Problem(at, "%s: missing unit: want a duration such as 20ms or 3s", strictyaml.Show(s))
 			return
 		}
 		t, err := time.ParseDuration(s)
@@ -114,9 +99,9 @@ func (d *decoder) duration(p *time.Duration, zero bool) reader {
 		}
 		switch {
 		case err != nil:
-			d.problem(at, "%s: not a duration: want one such as 20ms, 1.5s or 1h30m", show(s))
+			d.Problem(at, "%s: not a duration: want one such as 20ms, 1.5s or 1h30m", strictyaml.Show(s))
 		case t < 0 || t == 0 && !zero:
-			d.problem(at, "%s: want a duration above 0", show(s))
+			d.Problem(at, "%s: want a duration above 0", strictyaml.Show(s))
 		default:
 			*p = t
 		}
@@ -125,21 +110,20 @@ func (d *decoder) duration(p *time.Duration, zero bool) reader {
 
 func (d *decoder) number(p *float64, zero bool) reader {
 	return func(n *yaml.Node, at place) {
-		s, ok := d.scalar(n, at, "a number")
+		s, ok := d.Scalar(n, at, "a number")
 		if !ok {
 			return
 		}
-		// The pattern keeps out what Go and YAML take for numbers and no one means: NaN, infinity, hexadecimal, underscores.
-		if quoted(n) || !plainNumber.MatchString(s) {
-			d.problem(at, "%s: want a number", asWritten(n))
+		if strictyaml.Quoted(n) || !strictyaml.IsNumber(s) {
+			d.Problem(at, "%s: want a number", d.AsWritten(n))
 			return
 		}
 		f, err := strconv.ParseFloat(s, 64)
 		switch {
 		case err != nil:
-			d.problem(at, "%s: too large", show(s))
+			d.Problem(at, "%s: too large", strictyaml.Show(s))
 		case f < 0 || f == 0 && !zero:
-			d.problem(at, "%s: want a number above 0", show(s))
+			d.Problem(at, "%s: want a number above 0", strictyaml.Show(s))
 		default:
 			*p = f + 0 // no −0
 		}
@@ -148,18 +132,18 @@ func (d *decoder) number(p *float64, zero bool) reader {
 
 func (d *decoder) count(p *int, zero bool) reader {
 	return func(n *yaml.Node, at place) {
-		s, ok := d.scalar(n, at, "a whole number")
+		s, ok := d.Scalar(n, at, "a whole number")
 		if !ok {
 			return
 		}
 		i, err := strconv.Atoi(s)
 		switch {
-		case quoted(n) || !plainNumber.MatchString(s) || !wholeNumber.MatchString(s):
-			d.problem(at, "%s: want a whole number", asWritten(n))
+		case strictyaml.Quoted(n) || !strictyaml.IsNumber(s) || !strictyaml.IsWhole(s):
+			d.Problem(at, "%s: want a whole number", d.AsWritten(n))
 		case err != nil:
-			d.problem(at, "%s: too large", show(s))
+			d.Problem(at, "%s: too large", strictyaml.Show(s))
 		case i < 0 || i == 0 && !zero:
-			d.problem(at, "%s: want a whole number above 0", show(s))
+			d.Problem(at, "%s: want a whole number above 0", strictyaml.Show(s))
 		default:
 			*p = i
 		}
@@ -168,9 +152,9 @@ func (d *decoder) count(p *int, zero bool) reader {
 
 func (d *decoder) toggle(p *bool) reader {
 	return func(n *yaml.Node, at place) {
-		s, ok := d.scalar(n, at, "true or false")
-		if ok && (quoted(n) || s != "true" && s != "false") {
-			d.problem(at, "%s: want true or false", asWritten(n))
+		s, ok := d.Scalar(n, at, "true or false")
+		if ok && (strictyaml.Quoted(n) || s != "true" && s != "false") {
+			d.Problem(at, "%s: want true or false", d.AsWritten(n))
 			return
 		}
 		*p = s == "true"
@@ -180,9 +164,9 @@ func (d *decoder) toggle(p *bool) reader {
 // text reads text of one line that good accepts.
 func (d *decoder) text(p *string, want string, good func(string) bool) reader {
 	return func(n *yaml.Node, at place) {
-		s, ok := d.scalar(n, at, want)
+		s, ok := d.Scalar(n, at, want)
 		if ok && !good(s) {
-			d.problem(at, "%s: want %s", show(s), want)
+			d.Problem(at, "%s: want %s", strictyaml.Show(s), want)
 			return
 		}
 		*p = s
@@ -191,100 +175,17 @@ func (d *decoder) text(p *string, want string, good func(string) bool) reader {
 
 func choice[T ~uint8](d *decoder, p *T, names []string) reader {
 	return func(n *yaml.Node, at place) {
-		s, ok := d.scalar(n, at, "one of "+strings.Join(names, ", "))
+		s, ok := d.Scalar(n, at, "one of "+strings.Join(names, ", "))
 		if !ok {
 			return
 		}
 		i := slices.Index(names, s)
 		if i < 0 {
-			d.problem(at, "%s: unknown: %s", show(s), suggest(s, names))
+			d.Problem(at, "%s: unknown: %s", strictyaml.Show(s), strictyaml.Suggest(s, names))
 			return
 		}
 		*p = T(i)
 	}
-}
-
-func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Tag == "!!null" }
-
-// quoted reports whether a scalar is text whatever it looks like.
-func quoted(n *yaml.Node) bool {
-	return n.Style&(yaml.DoubleQuotedStyle|yaml.SingleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) != 0
-}
-
-func describe(n *yaml.Node) string {
-	switch {
-	case n.Kind == yaml.MappingNode:
-		return "a block of keys"
-	case n.Kind == yaml.SequenceNode && len(n.Content) == 0:
-		return "an empty list"
-	case n.Kind == yaml.SequenceNode:
-		return "a list"
-	case isNull(n):
-		return "no value"
-	}
-	return show(n.Value)
-}
-
-func asWritten(n *yaml.Node) string {
-	if quoted(n) {
-		return strconv.Quote(show(n.Value))
-	}
-	return show(n.Value)
-}
-
-// show makes a value of the file fit for a message: one line, not too long.
-func show(s string) string {
-	const most = 60
-	if utf8.RuneCountInString(s) > most {
-		s = string([]rune(s)[:most]) + "…"
-	}
-	if s == "" || s != strings.TrimSpace(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return strconv.Quote(s)
-	}
-	return s
-}
-
-// suggest is what to say of a name that does not exist.
-func suggest(got string, names []string) string {
-	best, least := "", 0
-	for _, name := range names {
-		d := distance(got, name)
-		// A short name is close to anything; a part of a name (retries for max_retries) is far from it by count.
-		part := min(len(got), len(name)) >= 4 && (strings.Contains(name, got) || strings.Contains(got, name))
-		if (d <= max(1, min(len(got), len(name))/3) || part) && (best == "" || d < least) {
-			best, least = name, d
-		}
-	}
-	if best != "" {
-		return "did you mean " + best + "?"
-	}
-	return "want one of " + strings.Join(names, ", ")
-}
-
-// distance is the number of letters to insert, delete or replace to make b of a, upper or lower case, - or _.
-func distance(a, b string) int {
-	const longest = 64 // no name is as long
-	if len(a) > longest {
-		return len(a)
-	}
-	a, b = strings.ToLower(strings.ReplaceAll(a, "-", "_")), strings.ToLower(b)
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // formatDuration writes 120s for what Duration.String writes as 2m0s, and 24h for its 24h0m0s.
@@ -292,14 +193,7 @@ func formatDuration(t time.Duration) string {
 	if t < 10*time.Minute && t%time.Second == 0 {
 		return fmt.Sprintf("%ds", t/time.Second)
 	}
-	s := t.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
+	return strictyaml.FormatDuration(t)
 }
 
 func formatNumber(f float64) string {

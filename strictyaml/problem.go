@@ -1,4 +1,4 @@
-package config
+package strictyaml
 
 import (
 	"cmp"
@@ -10,9 +10,9 @@ import (
 	"unicode/utf8"
 )
 
-// A Problem is one thing that is wrong with a configuration.
+// A Problem is one thing that is wrong with a file.
 type Problem struct {
-	File         string // as it was named to Parse; empty for command line flags
+	File         string // as it was named by who reads it; empty where there is none
 	Line, Column int    // from 1; 0 where there is none
 	Key          string // such as "targets.payments.timeout.max"; empty for the file as a whole
 	Message      string // what is wrong and what would be right
@@ -39,7 +39,7 @@ func (p Problem) String() string {
 	return b.String()
 }
 
-// Errors is everything that is wrong with a configuration, sorted by line and column. It is never empty where it is returned.
+// Errors is everything that is wrong with a file, sorted by line and column. It is never empty where it is returned as an error.
 type Errors []Problem
 
 // Error is the problems, one a line.
@@ -51,35 +51,24 @@ func (e Errors) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Beyond this many problems it is not a configuration with mistakes in it but something else.
+// maxProblems are as many as anyone reads: what has more is not a file with mistakes in it but something else.
 const maxProblems = 100
 
-func sorted(problems []Problem) Errors {
-	slices.SortStableFunc(problems, func(a, b Problem) int {
-		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+func (e Errors) sorted() Errors {
+	slices.SortStableFunc(e, func(a, b Problem) int {
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
-	if over := len(problems) - maxProblems; over > 0 {
-		last := problems[maxProblems-1]
-		problems = append(problems[:maxProblems:maxProblems], Problem{
+	if over := len(e) - maxProblems; over > 0 {
+		last := e[maxProblems-1]
+		e = append(e[:maxProblems:maxProblems], Problem{
 			File: last.File, Line: last.Line, Column: last.Column, Message: fmt.Sprintf("and %d more problems from here on", over),
 		})
 	}
-	return problems
+	return e
 }
 
-// show makes a value of the file fit for a message: in one line, not too long, and without what may be a secret. Whoever puts
-// a password into a URL finds it in the wrong place soon enough; it must not be in the log too.
-func show(s string) string {
-	if i := strings.LastIndexByte(s, '@'); i >= 0 {
-		head := ""
-		if j := strings.Index(s[:i], "//"); j >= 0 && j < len("https:")+1 {
-			head = s[:j+2]
-		}
-		s = head + "…" + s[i:]
-	}
-	if i := strings.IndexByte(s, '?'); i >= 0 {
-		s = s[:i] + "?…"
-	}
+// Show makes a value of a file fit for a message: one line, not too long, in quotes where its ends would not be seen.
+func Show(s string) string {
 	const most = 60
 	if utf8.RuneCountInString(s) > most {
 		s = string([]rune(s)[:most]) + "…"
@@ -90,8 +79,25 @@ func show(s string) string {
 	return s
 }
 
-// nearest returns the name that was probably meant, or "".
-func nearest(got string, names []string) string {
+// Suggest is what to say of a name that does not exist: the one that was probably meant, or which there are.
+func Suggest(got string, names []string) string {
+	if n := Nearest(got, names); n != "" {
+		return "did you mean " + n + "?"
+	}
+	return "want one of " + OneOf(names)
+}
+
+// OneOf lists names for a message.
+func OneOf(names []string) string {
+	const most = 20
+	if len(names) > most {
+		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}
+
+// Nearest is the name that was probably meant, or "". Upper and lower case are the same to it, and so are - and _.
+func Nearest(got string, names []string) string {
 	const longest = 64 // no name is as long
 	if len(got) > longest {
 		return ""
@@ -137,21 +143,4 @@ func distance(a, b string) int {
 		}
 	}
 	return now[len(b)]
-}
-
-// oneOf lists names for a message.
-func oneOf(names []string) string {
-	const most = 20
-	if len(names) > most {
-		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)
-	}
-	return strings.Join(names, ", ")
-}
-
-// suggest is what to say of a name that does not exist.
-func suggest(got string, names []string) string {
-	if n := nearest(got, names); n != "" {
-		return "did you mean " + n + "?"
-	}
-	return "want one of " + oneOf(names)
 }
