@@ -309,10 +309,7 @@ func (f *simFlags) draw(ctx context.Context, o suite.Options, bar *bar, errs io.
 	for _, s := range o.Scenarios {
 		for _, p := range o.Policies {
 			bar.show("plots", len(wrote), total)
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			t, err := suite.Watch(s, p, o)
+			t, err := suite.Watch(ctx, s, p, o)
 			if err != nil {
 				return err
 			}

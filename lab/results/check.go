@@ -75,7 +75,7 @@ func checkSuite(s *study) error {
 }
 
 func checkPictures(s *study) error {
-	for _, x := range articlePictures() {
+	for _, x := range articlePictures(s.ctx) {
 		panels, err := x.panels()
 		if err != nil {
 			return err

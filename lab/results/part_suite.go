@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -44,7 +45,7 @@ func measureSuite(s *study) (any, error) {
 }
 
 func measureArticle(s *study) (any, error) {
-	for _, x := range articlePictures() {
+	for _, x := range articlePictures(s.ctx) {
 		p, err := x.panels()
 		if err != nil {
 			return nil, err
@@ -62,14 +63,14 @@ type drawing struct {
 	panels func() ([]plot.Panel, error)
 }
 
-func articlePictures() []drawing {
+func articlePictures(ctx context.Context) []drawing {
 	all := []drawing{
-		{"article.svg", func() ([]plot.Panel, error) { return compared("S1", "a hang of 5 s an attempt from 20 s to 60 s") }},
-		{"storm.svg", func() ([]plot.Panel, error) { return compared("S6", "ρ = 0.85 and a hang from 20 s to 25 s") }},
+		{"article.svg", func() ([]plot.Panel, error) { return compared(ctx, "S1", "a hang of 5 s an attempt from 20 s to 60 s") }},
+		{"storm.svg", func() ([]plot.Panel, error) { return compared(ctx, "S6", "ρ = 0.85 and a hang from 20 s to 25 s") }},
 	}
 	for _, policy := range article {
 		all = append(all, drawing{"article-" + policy + ".svg", func() ([]plot.Panel, error) {
-			t, err := watch("S1", policy)
+			t, err := watch(ctx, "S1", policy)
 			if err != nil {
 				return nil, err
 			}
@@ -79,16 +80,16 @@ func articlePictures() []drawing {
 	return all
 }
 
-func watch(name, policy string) (*suite.Timeline, error) {
+func watch(ctx context.Context, name, policy string) (*suite.Timeline, error) {
 	s, err := scenario.Find(name)
 	if err != nil {
 		return nil, err
 	}
-	return suite.Watch(s, policy, suite.Options{Seed: firstSeed})
+	return suite.Watch(ctx, s, policy, suite.Options{Seed: firstSeed})
 }
 
 // compared draws the policies of the article in one scenario beside each other.
-func compared(name, what string) ([]plot.Panel, error) {
+func compared(ctx context.Context, name, what string) ([]plot.Panel, error) {
 	s, err := scenario.Find(name)
 	if err != nil {
 		return nil, err
@@ -100,7 +101,7 @@ func compared(name, what string) ([]plot.Panel, error) {
 		goodput.Bands, attempts.Bands = append(goodput.Bands, b), append(attempts.Bands, b)
 	}
 	for _, policy := range article {
-		t, err := watch(name, policy)
+		t, err := watch(ctx, name, policy)
 		if err != nil {
 			return nil, err
 		}

@@ -219,7 +219,7 @@ func TestSummarize(t *testing.T) {
 // A timeline covers its run; what became of the calls in it is what became of them in the run.
 func TestWatch(t *testing.T) {
 	for _, s := range short(t) {
-		w, err := suite.Watch(s, "cortex-adaptive", suite.Options{Seed: 3})
+		w, err := suite.Watch(context.Background(), s, "cortex-adaptive", suite.Options{Seed: 3})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -241,7 +241,28 @@ func TestWatch(t *testing.T) {
 			t.Errorf("%s: %v calls of %d in the samples, %v answered", s.Name, calls, one.Calls, good)
 		}
 	}
-	if _, err := suite.Watch(short(t)[0], "hope", suite.Options{}); err == nil {
+	if _, err := suite.Watch(context.Background(), short(t)[0], "hope", suite.Options{}); err == nil {
 		t.Error("a timeline of a policy that is not there")
+	}
+}
+
+// counted is a context that ends when it is asked for the nth time.
+type counted struct {
+	context.Context
+	n int
+}
+
+func (c *counted) Err() error {
+	if c.n--; c.n <= 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// The run of a plot may be of a day: it ends with its context, in the middle.
+func TestWatchEndsWithItsContext(t *testing.T) {
+	ctx := &counted{context.Background(), 3}
+	if w, err := suite.Watch(ctx, short(t)[0], "none", suite.Options{Seed: 1}); w != nil || !errors.Is(err, context.Canceled) {
+		t.Errorf("%v with a timeline: %v", err, w != nil)
 	}
 }

@@ -1,6 +1,8 @@
 package suite
 
 import (
+	"context"
+
 	"github.com/seed-a29ca62a/cortex/lab/policy"
 	"github.com/seed-a29ca62a/cortex/lab/scenario"
 	"github.com/seed-a29ca62a/cortex/lab/sim"
@@ -9,8 +11,9 @@ import (
 // samples of a timeline.
 const samples = 480
 
-// Watch makes one run of its own for a plot: looking at an engine advances it, so this is not one of the runs that are measured.
-func Watch(s *scenario.Scenario, name string, o Options) (*Timeline, error) {
+// Watch makes one run of its own for a plot: looking at an engine advances it, so this is not one of the runs that are measured. A
+// run that is cut short because ctx ended is no timeline: it returns the context's error.
+func Watch(ctx context.Context, s *scenario.Scenario, name string, o Options) (*Timeline, error) {
 	o.Scenarios, o.Policies = []*scenario.Scenario{s}, []string{name}
 	if _, err := o.check(); err != nil {
 		return nil, err
@@ -21,6 +24,7 @@ func Watch(s *scenario.Scenario, name string, o Options) (*Timeline, error) {
 		t.Priorities = append(t.Priorities, int(c.Priority))
 	}
 	so := o.options(s, p, o.Seed)
+	so.Stop = func() bool { return ctx.Err() != nil }
 	so.Samples = samples
 	length := s.Duration.Seconds() / samples
 	so.Observe = func(w *sim.World) {
@@ -39,6 +43,9 @@ func Watch(s *scenario.Scenario, name string, o Options) (*Timeline, error) {
 		return nil, err
 	}
 	w.Run()
+	if err := ctx.Err(); err != nil {
+		return nil, err // it may have been cut short
+	}
 	for i, cohort := range w.Cohorts() {
 		if i == len(t.Samples) {
 			break
