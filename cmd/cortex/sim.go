@@ -107,12 +107,11 @@ func (f *simFlags) options(cmd *cobra.Command) (o suite.Options, titles map[stri
 		return o, nil, err
 	}
 	for _, x := range []struct {
-		name  string
-		value int
-		most  int
-	}{{"seeds", f.seeds, 10_000}, {"instances", f.instances, suite.MaxInstances}, {"parallel", f.parallel, 1024}} {
-		if cmd.Flags().Changed(x.name) && (x.value < 1 || x.value > x.most) {
-			return o, nil, fmt.Errorf("--%s %d: want a whole number from 1 to %d", x.name, x.value, x.most)
+		name        string
+		value, most int
+	}{{"seeds", f.seeds, 10_000}, {"instances", f.instances, suite.MaxInstances}, {"parallel", f.parallel, maxParallel}} {
+		if err := checkCount(cmd, x.name, x.value, x.most); err != nil {
+			return o, nil, err
 		}
 	}
 	if f.plot != "" {
@@ -132,6 +131,16 @@ func (f *simFlags) options(cmd *cobra.Command) (o suite.Options, titles map[stri
 		titles[s.Name] = s.Title
 	}
 	return o, titles, nil
+}
+
+const maxParallel = 1024 // runs at a time
+
+// checkCount checks a flag that is given.
+func checkCount(cmd *cobra.Command, name string, value, most int) error {
+	if cmd.Flags().Changed(name) && (value < 1 || value > most) {
+		return fmt.Errorf("--%s %d: want a whole number from 1 to %d", name, value, most)
+	}
+	return nil
 }
 
 // chosen is the scenarios of --scenario and --scenario-file, in their order, each once.
@@ -253,8 +262,7 @@ func printScenarios(w io.Writer, all []*scenario.Scenario) error {
 // measure runs, writes what came out, and draws. Interrupted, it writes what is done.
 func (f *simFlags) measure(cmd *cobra.Command, o suite.Options, titles map[string]string) error {
 	ctx, errs := cmd.Context(), cmd.ErrOrStderr()
-	// The first signal ends the runs; from then on the next one ends the program.
-	defer context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt, syscall.SIGTERM) })()
+	defer untilSecondSignal(ctx)()
 	total := 0
 	for _, s := range o.Scenarios {
 		n := o.Seeds
@@ -272,7 +280,7 @@ func (f *simFlags) measure(cmd *cobra.Command, o suite.Options, titles map[strin
 	}
 	rows, err := f.run(ctx, o)
 	bar.clear()
-	interrupted := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	interrupted := ended(err)
 	if err != nil && !interrupted {
 		var option *suite.OptionError
 		if errors.As(err, &option) {
@@ -284,9 +292,8 @@ func (f *simFlags) measure(cmd *cobra.Command, o suite.Options, titles map[strin
 		return &notSo{fmt.Errorf("cortex sim: %w", err)}
 	}
 	if !interrupted && f.plot != "" {
-		if err := f.draw(ctx, o, bar, errs); errors.Is(err, context.Canceled) {
-			interrupted = true
-		} else if err != nil {
+		err := f.draw(ctx, o, bar, errs)
+		if interrupted = ended(err); err != nil && !interrupted {
 			return &notSo{fmt.Errorf("cortex sim: %w", err)}
 		}
 	}
@@ -321,6 +328,16 @@ func (f *simFlags) draw(ctx context.Context, o suite.Options, bar *bar, errs io.
 		}
 	}
 	return nil
+}
+
+// untilSecondSignal makes the next signal after the one that ends ctx end the program at once, until it is undone.
+func untilSecondSignal(ctx context.Context) (undo func() bool) {
+	return context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt, syscall.SIGTERM) })
+}
+
+// ended reports whether an error is the end of the context.
+func ended(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // stopped is an end that a signal asked for.

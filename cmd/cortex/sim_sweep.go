@@ -1,12 +1,8 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -67,8 +63,8 @@ func (f *sweepFlags) do(cmd *cobra.Command) error {
 	if err := checkFormat(f.sim.format, report.Formats()...); err != nil {
 		return err
 	}
-	if p := f.sim.parallel; cmd.Flags().Changed("parallel") && (p < 1 || p > 1024) {
-		return fmt.Errorf("--parallel %d: want a whole number from 1 to 1024", p)
+	if err := checkCount(cmd, "parallel", f.sim.parallel, maxParallel); err != nil {
+		return err
 	}
 	names, err := chosenPolicies(f.sim.policies)
 	if err != nil {
@@ -87,14 +83,13 @@ func (f *sweepFlags) do(cmd *cobra.Command) error {
 
 func (f *sweepFlags) run(cmd *cobra.Command, o sweep.Options) error {
 	ctx, errs := cmd.Context(), cmd.ErrOrStderr()
-	// The first signal ends the runs; from then on the next one ends the program.
-	defer context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt, syscall.SIGTERM) })()
+	defer untilSecondSignal(ctx)()
 	bar := newBar(errs, isTerminal(errs))
 	bar.show("draws", 0, o.Draws)
 	o.Progress = func(n, total int) { bar.show("draws", n, total) }
 	all, err := sweep.Run(ctx, o)
 	bar.clear()
-	interrupted := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	interrupted := ended(err)
 	if err != nil && !interrupted {
 		return &notSo{fmt.Errorf("cortex sim: %w", err)}
 	}

@@ -217,7 +217,7 @@ func (s *stroll) evolve(x, up, down []float64, t float64) {
 		s.up[n], s.down[n] = up[n]/q, down[n]/q
 		s.stay[n] = max(0, 1-s.up[n]-s.down[n])
 	}
-	lo, hi := extent(x)
+	lo, hi := trim(x, 0, len(x)-1)
 	for t > 0 {
 		dt := min(t, chunk/q)
 		t -= dt
@@ -244,7 +244,7 @@ func (s *stroll) evolve(x, up, down []float64, t float64) {
 		if change < still {
 			return
 		}
-		lo, hi = extent(x)
+		lo, hi = trim(x, 0, len(x)-1)
 	}
 }
 
@@ -260,19 +260,11 @@ func (s *stroll) step(x []float64, lo, hi int) (from, to int) {
 		}
 		x[n], before = next, was*s.up[n]
 	}
-	for from < to && x[from] < tiny {
-		x[from] = 0
-		from++
-	}
-	for to > from && x[to] < tiny {
-		x[to] = 0
-		to--
-	}
-	return from, to
+	return trim(x, from, to)
 }
 
-func extent(x []float64) (lo, hi int) {
-	hi = len(x) - 1
+// trim makes the stretch from lo to hi shorter by what has next to no mass at its ends, which becomes 0.
+func trim(x []float64, lo, hi int) (int, int) {
 	for lo < hi && x[lo] < tiny {
 		x[lo] = 0
 		lo++

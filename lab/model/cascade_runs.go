@@ -3,11 +3,10 @@ package model
 import (
 	"context"
 	"math"
-	"runtime"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/seed-a29ca62a/cortex/lab/parallel"
 	"github.com/seed-a29ca62a/cortex/lab/policy"
 	"github.com/seed-a29ca62a/cortex/lab/scenario"
 	"github.com/seed-a29ca62a/cortex/lab/sim"
@@ -75,30 +74,13 @@ func (in *CascadeInput) simulate(ctx context.Context, name string, utilisation f
 	if err != nil {
 		return 0, err
 	}
-	var next, collapsed atomic.Int64
-	var failure atomic.Pointer[error]
-	var wg sync.WaitGroup
-	for range runtime.GOMAXPROCS(0) {
-		wg.Go(func() {
-			for ctx.Err() == nil && failure.Load() == nil {
-				i := next.Add(1) - 1
-				if i >= int64(runs) {
-					return
-				}
-				g, err := GoodputAtEnd(s, p.Make, in.Seed+uint64(i), watch, func() bool { return ctx.Err() != nil })
-				if err != nil {
-					failure.CompareAndSwap(nil, &err)
-					return
-				}
-				if g < 0.5 {
-					collapsed.Add(1)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	if e := failure.Load(); e != nil {
-		return 0, *e
-	}
-	return int(collapsed.Load()), ctx.Err()
+	var collapsed atomic.Int64
+	err = parallel.Each(ctx, runs, 0, nil, func(i int) error {
+		g, err := GoodputAtEnd(s, p.Make, in.Seed+uint64(i), watch, func() bool { return ctx.Err() != nil })
+		if err == nil && g < 0.5 {
+			collapsed.Add(1)
+		}
+		return err
+	})
+	return int(collapsed.Load()), err
 }

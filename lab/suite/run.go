@@ -2,15 +2,14 @@ package suite
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
-	"runtime"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/seed-a29ca62a/cortex/lab/parallel"
 	"github.com/seed-a29ca62a/cortex/lab/policy"
 	"github.com/seed-a29ca62a/cortex/lab/scenario"
 	"github.com/seed-a29ca62a/cortex/lab/sim"
@@ -119,55 +118,23 @@ func Run(ctx context.Context, o Options) ([]Row, error) {
 	for _, p := range plans {
 		total += p.seeds
 	}
-	parallel := o.Parallel
-	if parallel <= 0 {
-		parallel = runtime.GOMAXPROCS(0)
-	}
-	var next atomic.Int64
-	var failure atomic.Pointer[error]
-	var progress sync.Mutex
-	finished := 0
-	job := func(i int) (*plan, int) {
-		for k := range plans {
-			if i < plans[k].seeds {
-				return &plans[k], i
-			}
-			i -= plans[k].seeds
+	err = parallel.Each(ctx, total, o.Parallel, o.Progress, func(i int) error {
+		p, seed := job(plans, i)
+		so := o.options(p.s, p.p, o.Seed+uint64(seed))
+		so.Stop = func() bool { return ctx.Err() != nil }
+		w, err := sim.New(so)
+		if err != nil {
+			return fmt.Errorf("scenario %s, policy %s: %w", p.s.Name, p.p.Name, err)
 		}
-		return nil, 0
-	}
-	var wg sync.WaitGroup
-	for range min(parallel, total) {
-		wg.Go(func() {
-			for ctx.Err() == nil && failure.Load() == nil {
-				p, seed := job(int(next.Add(1)) - 1)
-				if p == nil {
-					return
-				}
-				so := o.options(p.s, p.p, o.Seed+uint64(seed))
-				so.Stop = func() bool { return ctx.Err() != nil }
-				w, err := sim.New(so)
-				if err != nil {
-					err = fmt.Errorf("scenario %s, policy %s: %w", p.s.Name, p.p.Name, err)
-					failure.CompareAndSwap(nil, &err)
-					return
-				}
-				r := w.Run()
-				if ctx.Err() != nil {
-					return // it may have been cut short
-				}
-				p.runs[seed], p.done[seed] = r, true
-				progress.Lock()
-				if finished++; o.Progress != nil {
-					o.Progress(finished, total)
-				}
-				progress.Unlock()
-			}
-		})
-	}
-	wg.Wait()
-	if e := failure.Load(); e != nil {
-		return nil, *e
+		r := w.Run()
+		if err := ctx.Err(); err != nil {
+			return err // it may have been cut short
+		}
+		p.runs[seed], p.done[seed] = r, true
+		return nil
+	})
+	if err != nil && !errors.Is(err, ctx.Err()) {
+		return nil, err
 	}
 	var rows []Row
 	for i := range plans {
@@ -175,7 +142,16 @@ func Run(ctx context.Context, o Options) ([]Row, error) {
 			rows = append(rows, r)
 		}
 	}
-	return rows, ctx.Err()
+	return rows, err
+}
+
+// job is the plan and the seed of the ith run.
+func job(plans []plan, i int) (*plan, int) {
+	k := 0
+	for ; i >= plans[k].seeds; k++ {
+		i -= plans[k].seeds
+	}
+	return &plans[k], i
 }
 
 // row sums up the runs that are done.

@@ -2,14 +2,13 @@ package sweep
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
-	"runtime"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/seed-a29ca62a/cortex"
+	"github.com/seed-a29ca62a/cortex/lab/parallel"
 	"github.com/seed-a29ca62a/cortex/lab/policy"
 	"github.com/seed-a29ca62a/cortex/lab/sim"
 )
@@ -68,43 +67,21 @@ func Run(ctx context.Context, o Options) ([]Outcome, error) {
 	if len(o.Policies) == 0 {
 		return nil, &OptionError{"policy", "none", "at least one"}
 	}
-	parallel := o.Parallel
-	if parallel <= 0 {
-		parallel = runtime.GOMAXPROCS(0)
-	}
 	all := make([]Outcome, o.Draws)
 	done := make([]bool, o.Draws)
-	var next, finished atomic.Int64
-	var failure atomic.Pointer[error]
-	var progress sync.Mutex
-	var wg sync.WaitGroup
-	for range min(parallel, o.Draws) {
-		wg.Go(func() {
-			for ctx.Err() == nil && failure.Load() == nil {
-				i := int(next.Add(1)) - 1
-				if i >= o.Draws {
-					return
-				}
-				x, err := judge(ctx, Make(o.Seed, o.First+i), o.Policies, o.Strict)
-				if err != nil {
-					failure.CompareAndSwap(nil, &err)
-					return
-				}
-				if ctx.Err() != nil {
-					return // it may have been cut short
-				}
-				all[i], done[i] = x, true
-				if n := finished.Add(1); o.Progress != nil {
-					progress.Lock()
-					o.Progress(int(n), o.Draws)
-					progress.Unlock()
-				}
-			}
-		})
-	}
-	wg.Wait()
-	if e := failure.Load(); e != nil {
-		return nil, *e
+	err := parallel.Each(ctx, o.Draws, o.Parallel, o.Progress, func(i int) error {
+		x, err := judge(ctx, Make(o.Seed, o.First+i), o.Policies, o.Strict)
+		if err == nil {
+			err = ctx.Err() // it may have been cut short
+		}
+		if err != nil {
+			return err
+		}
+		all[i], done[i] = x, true
+		return nil
+	})
+	if err != nil && !errors.Is(err, ctx.Err()) {
+		return nil, err
 	}
 	var out []Outcome
 	for i, ok := range done {
@@ -112,7 +89,7 @@ func Run(ctx context.Context, o Options) ([]Outcome, error) {
 			out = append(out, all[i])
 		}
 	}
-	return out, ctx.Err()
+	return out, err
 }
 
 // judge runs one draw under everything.
