@@ -61,7 +61,7 @@ func checkSuite(s *study) error {
 		}
 		for _, now := range rows {
 			if have, ok := find(d.Rows, now.Scenario, now.Policy); !ok || !same(have, now) {
-				problems = append(problems, stale(now.Scenario+" under "+now.Policy+", goodput", percent(have.Goodput, 2), percent(now.Goodput, 2)))
+				problems = append(problems, stale(now.Scenario+" under "+now.Policy+" has other figures; goodput", percent(have.Goodput, 2), percent(now.Goodput, 2)))
 			}
 		}
 	}

@@ -20,7 +20,7 @@ var reasons = []reason{
 		"second, four times a run. The price of the others is one to four attempts a call while the target is down."},
 	{"S10", "Those ahead send every refused call again, at its hint, until there is a place: twice the attempts at a target that has said no. Here the throttle is pressure: what does not fit is shed, lowest first, and the " +
 		"highest two classes lose nothing."},
-	{"S11", "A share of the calls offered, in a closed loop: who keeps callers waiting with retries lets them make fewer calls that fail. Of the answers that there are to have, as many are had."},
+	{"S11", "A share of the calls offered, in a closed loop: who keeps callers waiting with retries lets them make fewer calls that fail. Of the answers that there are to have, hardly more are had."},
 	{"S12", "A blackout of the last of three tiers: three circuits, one above the other, must find out that the tier below is back. No retry has nothing to find out, and sends a call's attempt through all of the outage."},
 	{"S12-unmarked", "As S12; without the mark the tiers above do not know that the one below has tried."},
 	{"S4-90", "Nine attempts of ten fail whatever the load, so that every attempt saved is goodput lost: those ahead make three and a half a call. A budget does not pay for that, and 90 % of errors is where the circuit may open."},

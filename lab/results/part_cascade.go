@@ -48,12 +48,15 @@ func writeCascade(p *page, s *study) error {
 	if len(d.Tables) != 4 || len(d.Product) != 7 {
 		return fmt.Errorf("%d tables: measure it again", len(d.Tables))
 	}
+	if _, ok := d.Product[6].(float64); !ok {
+		return fmt.Errorf("%v is no bound: measure it again", d.Product[6])
+	}
 	p.head(2, "How likely is a cascade?")
 	p.para("“A breaker takes the chance of a cascade from 20 %% to less than 0.01 %%” is %s", d.Because)
 	p.para("A birth–death chain on the attempts in the system, and runs of the simulator with the same target beside it. What the chain gets wrong, and by how much, is in what the command prints.")
 	modelTable(p, d.Tables[0])
 	modelTable(p, d.Tables[1])
-	p.para("%s in %s runs: %v collapsed; with 95 %% confidence the chance is below %v %%.", product, thousands(d.Many), d.Product[3], cell(d.Product[6]))
+	p.para("%s in %s runs: %s %% collapsed; with 95 %% confidence the chance is below %s %%.", product, thousands(d.Many), cell(d.Product[4]), strconv.FormatFloat(d.Product[6].(float64), 'g', 3, 64))
 	modelTable(p, d.Tables[2])
 	modelTable(p, d.Tables[3])
 	p.command("go run ./cmd/cortex model cascade", fmt.Sprintf("go run ./cmd/cortex model cascade --runs %d --policies %s --utilisations 0.6", d.Many, product))
@@ -86,8 +89,8 @@ func cell(v any) string {
 	case nil:
 		return "–"
 	case float64:
-		if v > 0 && v < 1e-6 {
-			return "< 0.000001"
+		if v > 0 && v < 1e-4 {
+			return "< 0.0001"
 		}
 		return strconv.FormatFloat(v, 'g', 4, 64)
 	}
