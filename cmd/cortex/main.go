@@ -9,9 +9,13 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/seed-a29ca62a/cortex/strictyaml"
 )
 
 // Exit codes.
@@ -69,8 +73,33 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newServe(), newValidate(), newExplain(), newDemo(), newSim(), newModel(), newVersion())
 	return root
+}
+
+// flagError says of a flag that cannot be used what would be right.
+func flagError(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) {
+		var known []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
+		if near := strictyaml.Nearest(unknown.GetSpecifiedName(), known); near != "" {
+			return fmt.Errorf("%w: did you mean --%s?", err, near)
+		}
+		return fmt.Errorf("%w: `%s --help` shows them", err, cmd.CommandPath())
+	}
+	if what, why, ok := strings.Cut(err.Error(), ": strconv."); ok {
+		switch {
+		case strings.HasSuffix(why, "out of range"):
+			return fmt.Errorf("%s: out of range", what)
+		case strings.HasPrefix(why, "ParseInt"), strings.HasPrefix(why, "ParseUint"), strings.HasPrefix(why, "Atoi"):
+			return fmt.Errorf("%s: want a whole number", what)
+		case strings.HasPrefix(why, "ParseFloat"):
+			return fmt.Errorf("%s: want a number", what)
+		}
+	}
+	return err
 }
 
 func newVersion() *cobra.Command {

@@ -25,7 +25,7 @@ import (
 // simFlags is a command line of cortex sim.
 type simFlags struct {
 	list, print         bool
-	scenarios, policies string
+	scenarios, policies []string // lists, each with commas between
 	files               []string
 	format, plot        string
 	share               string
@@ -51,15 +51,20 @@ func simCommand(f *simFlags) *cobra.Command {
 			"  cortex sim --scenario S2 --policy cortex-adaptive --plot s2.svg\n" +
 			"  cortex sim --scenario S2 --print > mine.yaml\n" +
 			"  cortex sim --scenario-file mine.yaml --seeds 3",
-		Args: cobra.NoArgs,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("%s: not a flag: names go to --scenario or --policy, with commas and no spaces between", args[0])
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.do(cmd) },
 	}
 	fl := cmd.Flags()
 	fl.BoolVar(&f.list, "list", false, "show scenarios and policies")
-	fl.StringVar(&f.scenarios, "scenario", "", "run these `NAMES`, with commas between; all = the suite, extras = variants of it")
+	fl.StringArrayVar(&f.scenarios, "scenario", nil, "run these `NAMES`, with commas between; all = the suite, extras = variants of it")
 	fl.StringArrayVar(&f.files, "scenario-file", nil, "run the scenarios of a `FILE` of your own; may be given again")
 	fl.BoolVar(&f.print, "print", false, "print the scenarios as a file instead of running them")
-	fl.StringVar(&f.policies, "policy", "all", "compare these `NAMES`, with commas between, or all")
+	fl.StringArrayVar(&f.policies, "policy", []string{"all"}, "compare these `NAMES`, with commas between, or all")
 	fl.IntVar(&f.seeds, "seeds", 0, "run each `N` times, with seeds that count up (default: the scenario's own, 10)")
 	fl.Uint64Var(&f.seed, "seed", 1, "`K` is the seed of the first run")
 	fl.IntVar(&f.instances, "instances", 1, "share the load among `N` guards")
@@ -68,12 +73,6 @@ func simCommand(f *simFlags) *cobra.Command {
 	fl.StringVar(&f.plot, "plot", "", "draw a run into `FILE`.svg or .png; of several, into FILE-SCENARIO-POLICY.svg")
 	fl.IntVar(&f.parallel, "parallel", 0, "do `N` runs at a time (default: the number of processors)")
 	addSweep(cmd, f)
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
-		if what, _, ok := strings.Cut(err.Error(), ": strconv."); ok {
-			return fmt.Errorf("%s: want a whole number", what)
-		}
-		return err
-	})
 	return cmd
 }
 
@@ -82,7 +81,7 @@ func (f *simFlags) do(cmd *cobra.Command) error {
 	switch {
 	case f.list:
 		return listSim(out)
-	case f.scenarios == "" && len(f.files) == 0 && cmd.Flags().NFlag() == 0:
+	case cmd.Flags().NFlag() == 0:
 		return cmd.Help()
 	}
 	o, titles, err := f.options(cmd)
@@ -114,8 +113,8 @@ func (f *simFlags) options(cmd *cobra.Command) (o suite.Options, titles map[stri
 			return o, nil, err
 		}
 	}
-	if f.plot != "" {
-		if _, err := plot.FormatOf(f.plot); err != nil {
+	if cmd.Flags().Changed("plot") {
+		if _, err := plot.FormatOf(f.plot); err != nil || filepath.Ext(f.plot) == filepath.Base(f.plot) {
 			return o, nil, fmt.Errorf("--plot %q: want a file that ends in .svg or .png", f.plot)
 		}
 		if info, err := os.Stat(filepath.Dir(f.plot)); err != nil || !info.IsDir() {
@@ -123,6 +122,13 @@ func (f *simFlags) options(cmd *cobra.Command) (o suite.Options, titles map[stri
 		}
 	}
 	o.Seeds, o.Seed, o.Instances, o.Share, o.Parallel = f.seeds, f.seed, f.instances, f.share, f.parallel
+	if err := o.Validate(); err != nil {
+		var option *suite.OptionError
+		if errors.As(err, &option) {
+			err = fmt.Errorf("--%s %v: want %s", option.Option, option.Value, option.Want)
+		}
+		return o, nil, err
+	}
 	if f.share != "none" && f.share != "door" && f.instances < 2 {
 		return o, nil, fmt.Errorf("--share %s: one guard has no one to share with: add --instances N", f.share)
 	}
@@ -194,10 +200,10 @@ func (f *simFlags) chosen() ([]*scenario.Scenario, error) {
 	return all, nil
 }
 
-func chosenPolicies(list string) ([]string, error) {
+func chosenPolicies(lists []string) ([]string, error) {
 	all := suite.Policies()
 	var chosen []string
-	for _, name := range names(list) {
+	for _, name := range names(lists) {
 		found := all
 		if !strings.EqualFold(name, "all") {
 			i := slices.IndexFunc(all, func(p string) bool { return strings.EqualFold(p, name) })
@@ -213,14 +219,14 @@ func chosenPolicies(list string) ([]string, error) {
 		}
 	}
 	if len(chosen) == 0 {
-		return nil, fmt.Errorf("--policy %q: use %s, or all", list, strings.Join(all, ", "))
+		return nil, fmt.Errorf("--policy %q: use %s, or all", strings.Join(lists, ","), strings.Join(all, ", "))
 	}
 	return chosen, nil
 }
 
-// names divides a list at its commas.
-func names(list string) []string {
-	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
+// names divides lists at their commas.
+func names(lists []string) []string {
+	return strings.FieldsFunc(strings.Join(lists, ","), func(r rune) bool { return r == ',' || r == ' ' })
 }
 
 func listSim(w io.Writer) error {
@@ -282,10 +288,6 @@ func (f *simFlags) measure(cmd *cobra.Command, o suite.Options, titles map[strin
 	bar.clear()
 	interrupted := ended(err)
 	if err != nil && !interrupted {
-		var option *suite.OptionError
-		if errors.As(err, &option) {
-			return fmt.Errorf("--%s %v: want %s", option.Option, option.Value, option.Want)
-		}
 		return &notSo{fmt.Errorf("cortex sim: %w", err)}
 	}
 	if err := report.Write(cmd.OutOrStdout(), f.format, rows, titles); err != nil {

@@ -58,6 +58,13 @@ func TestSimErrors(t *testing.T) {
 		{"--scenario-file /none.yaml", "--scenario-file: stat /none.yaml: no such file"},
 		{"--scenario-file " + wrong, "wrong.yaml:3:1: deadline: 1: missing unit"},
 		{"--scenario-file " + file + " --scenario-file " + file, "there is another scenario named tiny"},
+		{"--scenario S1 --plot=", `--plot "": want a file that ends in .svg or .png`},
+		{"--scenario S1 --plot .svg", `--plot ".svg": want a file that ends in`},
+		{"--scenario S1 --share 5", "--share 5: want none, door, or the delay"},
+		{"--scenario S1 --seeds 99999999999999999999", `flag: out of range`},
+		{"--scneario S1", "unknown flag: --scneario: did you mean --scenario?"},
+		{"--colour", "unknown flag: --colour: `cortex sim --help` shows them"},
+		{"--scenario S1, S2", "S2: not a flag: names go to --scenario or --policy, with commas and no spaces between"},
 		{"surplus", "surplus"},
 	} {
 		code, stdout, stderr := cli(t, append([]string{"sim"}, strings.Fields(c.args)...)...)

@@ -79,7 +79,7 @@ func newGrid(rows []suite.Row, title string) *grid {
 		g.title += fmt.Sprintf(", mean of %d seeds", most)
 	}
 	if first.Instances > 1 {
-		g.title += fmt.Sprintf(", %d guards", first.Instances)
+		g.title += fmt.Sprintf(", %s guards", thousands(float64(first.Instances)))
 	}
 	switch first.Share {
 	case "", "none":

@@ -47,6 +47,12 @@ type plan struct {
 	done  []bool
 }
 
+// Validate is the error that [Run] would begin with, an [OptionError], or nil.
+func (o *Options) Validate() error {
+	_, err := o.check()
+	return err
+}
+
 func (o *Options) check() ([]plan, error) {
 	if len(o.Scenarios) == 0 {
 		return nil, &OptionError{"scenario", "none", "at least one"}
