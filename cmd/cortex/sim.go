@@ -129,7 +129,7 @@ func (f *simFlags) options(cmd *cobra.Command) (o suite.Options, titles map[stri
 		}
 		return o, nil, err
 	}
-	if f.share != "none" && f.share != "door" && f.instances < 2 {
+	if f.instances < 2 && f.share != "" && f.share != "none" && f.share != "door" {
 		return o, nil, fmt.Errorf("--share %s: one guard has no one to share with: add --instances N", f.share)
 	}
 	titles = make(map[string]string)
