@@ -349,7 +349,9 @@ func (e *Engine) bookLatencies(newest time.Duration) {
 			e.inTime += uint64(n)
 		}
 		e.rolling.AddLatency(newest, b, uint64(n))
-		e.learnTimeout(newest, b, uint64(n))
+		if e.inFleet() == nil { // else with those of all
+			e.learnTimeout(newest, b, uint64(n))
+		}
 		all += uint64(n)
 		if b <= most {
 			usual += uint64(n)

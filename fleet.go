@@ -26,10 +26,12 @@ type FleetReport struct {
 	Success, Failure, Timeout, Throttled uint64
 	// Patient are those of Timeout that are evidence for the circuit: they were given all the time there is.
 	Patient uint64
+	// Cut are those of Timeout that the guard's own attempt timeout ended, and not a shorter limit of their callers'.
+	Cut uint64
 
 	Area      time.Duration          // ∫N dt: the time that attempts spent in flight, added up
 	ErrorArea time.Duration          // the part of it that ended in fast errors and throttled answers
-	Latency   [window.Buckets]uint64 // successes and timeouts, by window.Bucket
+	Latency   [window.Buckets]uint64 // successes by window.Bucket
 }
 
 // Add adds another report. Outcomes of an older epoch than the other's are dropped: the circuit has changed since, and what was
@@ -56,8 +58,9 @@ func (r *FleetReport) Add(o *FleetReport) {
 	r.Timeout += o.Timeout
 	r.Throttled += o.Throttled
 	r.Patient += o.Patient
+	r.Cut += o.Cut
 	r.ErrorArea += o.ErrorArea
-	if o.Success|o.Timeout != 0 {
+	if o.Success != 0 {
 		for b, n := range o.Latency {
 			r.Latency[b] += n
 		}
@@ -66,7 +69,7 @@ func (r *FleetReport) Add(o *FleetReport) {
 
 func (r *FleetReport) forget() {
 	r.Open, r.Probing = 0, 0
-	r.Success, r.Failure, r.Timeout, r.Throttled, r.Patient, r.ErrorArea = 0, 0, 0, 0, 0, 0
+	r.Success, r.Failure, r.Timeout, r.Throttled, r.Patient, r.Cut, r.ErrorArea = 0, 0, 0, 0, 0, 0, 0
 	clear(r.Latency[:])
 }
 
@@ -186,6 +189,30 @@ func (f *fleet) make(e *Engine) bool {
 	return err == nil
 }
 
+// learnTogether gives what all of the fleet saw to the adaptive timeout: a guard of a few calls a second would take minutes to learn how
+// long its target takes.
+func (e *Engine) learnTogether(v *FleetView, now time.Duration) {
+	for b, n := range v.Latency {
+		if n > 0 {
+			e.learnTimeout(now, b, n)
+		}
+	}
+	if v.Cut > 0 {
+		e.timeout.ObserveTimeouts(now, v.Cut)
+	}
+	e.refreshTimeout(now)
+}
+
+// observeCut counts an attempt that the guard's own timeout ended.
+func (e *Engine) observeCut(now time.Duration) {
+	if e.fleet != nil {
+		e.fleet.out.Cut++
+	}
+	if e.inFleet() == nil {
+		e.timeout.ObserveTimeouts(now, 1)
+	}
+}
+
 // expire ends a membership that nobody has confirmed lately.
 func (f *fleet) expire(now time.Duration) {
 	if f.active && now-f.seen > fleetPatience*f.interval {
@@ -236,7 +263,8 @@ func (f *fleet) adopt(e *Engine, v *FleetView, now time.Duration) {
 
 // learn brings the fleet's estimators and signals up to a view.
 func (f *fleet) learn(e *Engine, v *FleetView, now time.Duration) {
-	f.recent.add(v)
+	f.recent.add(v, bucketOf(time.Duration(e.timeoutNow.Load())))
+	e.learnTogether(v, now)
 	f.sig = f.recent.signals(f.law)
 	timeout, deadline := e.patience()
 	s := limit.FleetSample{Span: v.Span, Age: v.Age, Asked: v.Asked, Sample: limit.Sample{
@@ -318,7 +346,7 @@ const (
 	recentLong   = time.Minute
 )
 
-func (r *recent) add(v *FleetView) {
+func (r *recent) add(v *FleetView, timeout int) {
 	fade := math.Exp(-v.Span.Seconds() / recentLong.Seconds())
 	short := math.Exp(-v.Span.Seconds() / recentMemory.Seconds())
 	k := max(short, min(fade, recentKeep/max(recentKeep, r.success+r.failure+r.timeout)))
@@ -329,6 +357,9 @@ func (r *recent) add(v *FleetView) {
 	sum := 0.0
 	for b := range r.hist {
 		h := float64(r.hist[b])*k + float64(v.Latency[b])
+		if b == timeout {
+			h += float64(v.Timeout)
+		}
 		r.hist[b] = float32(h)
 		sum += h
 	}

@@ -41,7 +41,7 @@ func (e *Engine) record(p *Permit, o Outcome, now time.Duration) bool {
 	}
 	if !p.isProbe() || e.cfg.Profile == Article {
 		e.count(o, p, now)
-		if e.fleet != nil && (o == Success || o == TimedOut) {
+		if e.fleet != nil && o == Success {
 			e.fleet.out.Latency[bucketOf(p.latency)]++
 		}
 	}
@@ -55,7 +55,7 @@ func (e *Engine) count(o Outcome, p *Permit, now time.Duration) {
 	e.rolling.Advance(now)
 	if o == TimedOut {
 		if cut := p.given > 0 || latency >= e.timeout.Current(); cut && latency >= time.Duration(p.given)<<givenShift {
-			e.timeout.ObserveTimeouts(now, 1) // else it was the caller's own limit, which says nothing of ours
+			e.observeCut(now) // else it was the caller's own limit, which says nothing of ours
 		}
 		if !article && e.quick.beside(p.start, latency) {
 			o = Failed
@@ -69,7 +69,9 @@ func (e *Engine) count(o Outcome, p *Permit, now time.Duration) {
 		e.silence = silence{since: now}
 		e.rolling.Add(now, window.Counts{Success: 1})
 		e.rolling.AddLatency(now, bucketOf(latency), 1)
-		e.learnTimeout(now, bucketOf(latency), 1)
+		if e.inFleet() == nil {
+			e.learnTimeout(now, bucketOf(latency), 1)
+		}
 	case Failed:
 		e.pending.Failure++
 		e.rolling.Add(now, window.Counts{Failure: 1})

@@ -65,12 +65,8 @@ func (f *Fleet) Advance(s FleetSample) {
 	}
 	l.last = max(l.last, s.Now-s.Span) // a report that was lost is no time without calls
 	dt := (s.Now - l.last).Seconds()
-	before := l.mu
 	l.phi = f.shed // what shedding means to the baseline
 	l.Advance(s.Sample)
-	if l.warm && s.TimedOut >= s.Success { // what comes out of a queue that outlasts its callers says nothing of capacity
-		l.mu = max(l.mu, before*decay(dt/5))
-	}
 	f.span, f.age = s.Span.Seconds(), max(0, s.Age.Seconds())
 	f.control(&s, dt)
 	l.phi = f.shed
@@ -126,23 +122,23 @@ func (f *Fleet) control(s *FleetSample, dt float64) {
 			f.most = 1 - l.CriticalShare()
 		}
 	}
-	if !math.IsInf(l.cwnd, 1) && l.w0 > 0 && f.offered > 0 { // slow start, in calls a second by Little's law
-		f.shed = max(f.shed, min(phiMax, 1-l.cwnd/l.w0/f.offered))
+	f.shed = max(f.shed, f.slowStart(), l.thrShed)
+}
+
+// slowStart is what is shed while the number in flight ramps up: the ramp in calls a second, by Little's law.
+func (f *Fleet) slowStart() float64 {
+	l := &f.l
+	if math.IsInf(l.cwnd, 1) || l.w0 <= 0 || f.offered <= 0 {
+		return 0
 	}
-	f.shed = max(f.shed, l.thrShed)
+	return max(0, min(phiMax, 1-l.cwnd/l.w0/f.offered))
 }
 
 // Restart begins a new generation after the fleet's circuit closed.
 func (f *Fleet) Restart() {
 	f.l.Restart()
-	f.shed, f.regulates, f.q, f.n = 0, false, 0, 0
-	if f.l.on(SlowStart) {
-		f.l.cwnd0 = max(2, f.l.n0/2) // reports are a coarse step
-		f.l.cwnd = f.l.cwnd0
-		if f.l.w0 > 0 && f.offered > 0 {
-			f.shed = max(0, min(phiMax, 1-f.l.cwnd/f.l.w0/f.offered))
-		}
-	}
+	f.most, f.regulates, f.q, f.n = 1, false, 0, 0
+	f.shed = f.slowStart()
 }
 
 // Settles reports whether shedding began so lately that what is seen may still be the queue of before.
