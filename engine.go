@@ -28,7 +28,9 @@ const (
 	// queueTimeouts is how many of the usual timeouts the in-flight limit reckons with: what waits in a queue is given the
 	// extended timeout.
 	queueTimeouts = 2
-	callCost      = 2 // a retry needs max(B99, 2·W0) to finish
+	// Two of lateShare parts of the extended timeout is the least that is late: an answer of a target that is only slow is worth as much as any.
+	lateShare = 7
+	callCost  = 2 // a retry needs max(B99, 2·W0) to finish
 )
 
 // An Engine guards one target. Create it with [New]. All methods are safe for concurrent use.
@@ -79,6 +81,7 @@ type Engine struct {
 	success   uint64 // of this generation, collected
 	offered   [limit.MaxLevels + 1]uint64
 	inTime    uint64    // successes within the law's target sojourn time
+	cut       uint64    // timeouts of attempts that had less than the extended timeout
 	late      uint64    // and beyond
 	latencies latencies // of successes, on their way from the stripes to the windows
 
@@ -221,8 +224,8 @@ func (e *Engine) advanceLaw(s limit.Sample, now time.Duration) {
 	s.Area = area.Seconds()
 	s.ErrorArea = e.errorArea.Seconds()
 	s.Success, s.Failure, s.TimedOut, s.Throttled = e.pending.Success, e.pending.Failure, e.pending.Timeout, e.pending.Throttled
-	s.InTime, s.Late = e.inTime, e.late
-	e.inTime, e.late = 0, 0
+	s.InTime, s.Late, s.Cut = e.inTime, e.late, e.cut
+	e.inTime, e.late, e.cut = 0, 0, 0
 	s.Offered = &e.offered
 	s.Timeout, s.Deadline = e.patience()
 	s.Usual = e.quick.active(now, time.Duration(e.timeoutNow.Load()))
@@ -339,7 +342,7 @@ func (e *Engine) bookSuccesses(n uint64, newest time.Duration) {
 // bookLatencies gives the latencies of successes to the windows and the timeout, all stripes' together and in order: what comes
 // out, to the last bit, is not to depend on the number of stripes.
 func (e *Engine) bookLatencies(newest time.Duration) {
-	target := window.Bucket(e.limiter.Target())
+	target := window.Bucket(max(e.limiter.Target(), 2*e.timeout.Extended()/lateShare))
 	most := window.Bucket(e.quick.usual)
 	usual, all := uint64(0), uint64(0)
 	for b, n := range e.latencies.all {

@@ -107,6 +107,7 @@ func (e *Engine) count(o Outcome, p *Permit, now time.Duration) {
 	if o == TimedOut {
 		e.silence.timedOut(now)
 		if p.soft && p.latency >= time.Duration(p.given)<<givenShift {
+			e.cut++
 			return // only an attempt that was given more time can tell a target that hangs from a slow one
 		}
 		e.silence.patient++

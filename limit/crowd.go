@@ -27,10 +27,11 @@ func (c *crowd) advance(l *Limiter, s *Sample, dt float64) {
 		c.level = 0
 		return
 	}
-	if c.level == 0 && s.TimedOut+s.Late == 0 {
+	patient := s.TimedOut - min(s.Cut, s.TimedOut)
+	if c.level == 0 && patient+s.Late == 0 {
 		return
 	}
-	c.level = 1 - (1-c.level)*math.Pow(1-crowdCut, float64(s.TimedOut))*math.Pow(1-crowdLate, float64(s.Late))
+	c.level = 1 - (1-c.level)*math.Pow(1-crowdCut, float64(patient))*math.Pow(1-crowdLate, float64(s.Late))
 	c.level = max(0, min(phiMax, c.level-crowdInTime*float64(s.InTime)))
 	if c.level *= decay(dt / crowdFade); c.level < 1e-3 {
 		c.level = 0

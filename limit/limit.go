@@ -106,6 +106,7 @@ type Sample struct {
 	Success   uint64
 	Failure   uint64 // fast ones
 	TimedOut  uint64
+	Cut       uint64 // of TimedOut, by a timeout shorter than the one that tells a slow target from a dead one
 	InTime    uint64 // successes within [Limiter.Target], of those whose latencies were collected
 	Late      uint64 // the others of them
 	Throttled uint64

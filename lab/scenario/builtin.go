@@ -149,6 +149,12 @@ var suite = []recipe{
 var extras = []recipe{
 	{"S4-60", "partial: 60 % of attempts fail at once", fault(Fault{Kind: Error, Probability: 0.6})},
 	{"S4-90", "partial: 90 % of attempts fail at once", fault(Fault{Kind: Error, Probability: 0.9})},
+	{"S3-90", "capacity: nine tenths of 60 workers gone, 400 calls/s of 100 ms", all(fault(Fault{Kind: Capacity, Fraction: 0.1}), func(s *Scenario) {
+		s.Arrivals.Steps[0].Rate, s.Client.Timeout = 400, 300*time.Millisecond
+		s.Downstream.Workers, s.Downstream.Service = 60, Service{Distribution: Exponential, Mean: 100 * time.Millisecond}
+	})},
+	{"S4-slow", "partial: half of the attempts fail after 1 s, which is longer than their timeout",
+		fault(Fault{Kind: Error, Probability: 0.5, Latency: time.Second})},
 	{"S5-50", "blackout at 50 calls/s", all(fault(Fault{Kind: Error, Probability: 1}), func(s *Scenario) { s.Arrivals.Steps[0].Rate = 50 })},
 	{"S1-50", "hang at 50 calls/s", all(hang, func(s *Scenario) { s.Arrivals.Steps[0].Rate = 50 })},
 	{"two-a-second", "2 calls/s, 2 % errors, an hour", trickle(2, 0.02, time.Hour)},
