@@ -294,8 +294,11 @@ func (f *simFlags) measure(cmd *cobra.Command, o suite.Options, titles map[strin
 		return &notSo{fmt.Errorf("cortex sim: %w", err)}
 	}
 	if !interrupted && f.plot != "" {
-		err := f.draw(ctx, o, bar, errs)
-		if interrupted = ended(err); err != nil && !interrupted {
+		wrote, err := f.draw(ctx, o, bar, errs)
+		if ended(err) {
+			return &stopped{fmt.Sprintf("cortex sim: interrupted after %d of %d plots", wrote, len(o.Scenarios)*len(o.Policies))}
+		}
+		if err != nil {
 			return &notSo{fmt.Errorf("cortex sim: %w", err)}
 		}
 	}
@@ -305,8 +308,8 @@ func (f *simFlags) measure(cmd *cobra.Command, o suite.Options, titles map[strin
 	return nil
 }
 
-// draw makes a picture of one more run of every scenario under every policy.
-func (f *simFlags) draw(ctx context.Context, o suite.Options, bar *bar, errs io.Writer) error {
+// draw makes a picture of one more run of every scenario under every policy. It returns how many it has written.
+func (f *simFlags) draw(ctx context.Context, o suite.Options, bar *bar, errs io.Writer) (int, error) {
 	total := len(o.Scenarios) * len(o.Policies)
 	var wrote []string
 	defer func() {
@@ -320,16 +323,16 @@ func (f *simFlags) draw(ctx context.Context, o suite.Options, bar *bar, errs io.
 			bar.show("plots", len(wrote), total)
 			t, err := suite.Watch(ctx, s, p, o)
 			if err != nil {
-				return err
+				return len(wrote), err
 			}
 			file := report.PlotFile(f.plot, s.Name, p, total == 1)
 			if err := report.WritePlot(file, t); err != nil {
-				return err
+				return len(wrote), err
 			}
 			wrote = append(wrote, file)
 		}
 	}
-	return nil
+	return len(wrote), nil
 }
 
 // untilSecondSignal makes the next signal after the one that ends ctx end the program at once, until it is undone.

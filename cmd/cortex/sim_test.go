@@ -185,6 +185,32 @@ func TestSimInterrupted(t *testing.T) {
 	}
 }
 
+// Ctrl-C after the runs, in the plots: the rows are all there, and what is left out is plots.
+func TestSimInterruptedInThePlots(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	cmd := simCommand(&simFlags{run: func(ctx context.Context, o suite.Options) ([]suite.Row, error) {
+		rows, err := suite.Run(ctx, o)
+		stop()
+		return rows, err
+	}})
+	cmd.SilenceUsage, cmd.SilenceErrors = true, true
+	var out, errs bytes.Buffer
+	cmd.SetArgs([]string{"--scenario-file", tinyFile(t), "--format", "json", "--seeds", "1", "--policy", "none,hystrix",
+		"--plot", filepath.Join(t.TempDir(), "a.svg")})
+	cmd.SetOut(&out)
+	cmd.SetErr(&errs)
+	err := cmd.ExecuteContext(ctx)
+	var cut *stopped
+	if !errors.As(err, &cut) || err.Error() != "cortex sim: interrupted after 0 of 2 plots" || strings.Contains(errs.String(), "wrote") {
+		t.Errorf("%v and %q", err, errs.String())
+	}
+	var rows []suite.Row
+	if err := json.Unmarshal(out.Bytes(), &rows); err != nil || len(rows) != 2 {
+		t.Errorf("%v in\n%s", err, out.String())
+	}
+}
+
 // A run that would take minutes ends at once.
 func TestSimInterruptedAtOnce(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())

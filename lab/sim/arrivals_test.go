@@ -8,6 +8,7 @@ import (
 	"github.com/seed-a29ca62a/cortex/lab/scenario"
 )
 
+// valid is the suite's rig with a change, validated.
 func valid(t testing.TB, change func(*scenario.Scenario)) *scenario.Scenario {
 	t.Helper()
 	s := scenario.Rig()

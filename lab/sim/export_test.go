@@ -21,3 +21,6 @@ func (w *World) Target() (serving, waiting, workers int) {
 
 // Burst is what a throttle lets through at once.
 var Burst = burst
+
+// Rig is the suite's rig with a change, validated.
+var Rig = valid

@@ -19,7 +19,7 @@ func TestMemoryDoesNotGrowWithTheRun(t *testing.T) {
 		t.Skip("numbers")
 	}
 	heap := func(name string, length time.Duration) int64 {
-		s := rig(t, func(s *scenario.Scenario) {
+		s := sim.Rig(t, func(s *scenario.Scenario) {
 			s.Duration, s.Arrivals.Process, s.Arrivals.Steps[0].Rate = length, scenario.Constant, 5
 			for at := time.Minute; at < length; at += time.Hour { // as many faults an hour in both
 				s.Faults = append(s.Faults, scenario.Fault{From: at, To: at + 20*time.Second, Kind: scenario.Hang})

@@ -28,17 +28,6 @@ func world(t testing.TB, o sim.Options) *sim.World {
 	return w
 }
 
-// rig is the suite's rig with a change, validated.
-func rig(t testing.TB, change func(*scenario.Scenario)) *scenario.Scenario {
-	t.Helper()
-	s := scenario.Rig()
-	change(s)
-	if err := s.Validate(); err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
 // brief is a built-in scenario with its times cut to a quarter, and a day to two hours.
 func brief(t testing.TB, s *scenario.Scenario) *scenario.Scenario {
 	t.Helper()

@@ -22,7 +22,7 @@ type queue struct {
 // open runs an open system whose clients wait for ever, and measures it.
 func open(t testing.TB, seed uint64, rate float64, d scenario.Downstream, length time.Duration) queue {
 	t.Helper()
-	s := rig(t, func(s *scenario.Scenario) {
+	s := sim.Rig(t, func(s *scenario.Scenario) {
 		s.Duration, s.Deadline, s.Client.Timeout, s.Client.MaxRetries = length, time.Minute, time.Minute, 0
 		s.Arrivals.Steps[0].Rate, s.Downstream = rate, d
 	})
@@ -169,7 +169,7 @@ func TestAmplificationIsTheFormulas(t *testing.T) {
 	for _, f := range []float64{0.1, 0.3, 0.5, 0.8, 1} {
 		for _, r := range []int{0, 1, 3} {
 			t.Run(fmt.Sprintf("f = %v, r = %d", f, r), func(t *testing.T) {
-				s := rig(t, func(s *scenario.Scenario) {
+				s := sim.Rig(t, func(s *scenario.Scenario) {
 					s.Deadline, s.Client.Timeout, s.Client.MaxRetries, s.Duration = time.Hour, time.Hour, r, 20*time.Second
 					s.Arrivals.Steps[0].Rate, s.Client.BaseDelay = 1000, time.Millisecond
 					s.Downstream.Workers = 1000 // no queue
@@ -196,7 +196,7 @@ func TestAmplificationIsTheFormulas(t *testing.T) {
 func TestAThrottlePassesItsLimit(t *testing.T) {
 	for _, limit := range []float64{0.5, 3, 300} {
 		for _, process := range []scenario.Process{scenario.Poisson, scenario.Constant} {
-			s := rig(t, func(s *scenario.Scenario) {
+			s := sim.Rig(t, func(s *scenario.Scenario) {
 				s.Client.MaxRetries, s.Arrivals.Process = 0, process
 				s.Faults = []scenario.Fault{{From: 20 * time.Second, To: 50 * time.Second, Kind: scenario.Throttle, Limit: limit},
 					{From: 50 * time.Second, To: 60 * time.Second, Kind: scenario.Throttle, Limit: limit / 2}}
