@@ -1,6 +1,8 @@
 package cortex_test
 
 import (
+	"context"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -442,4 +444,41 @@ func TestAdmissionInAFleetDoesNotAllocate(t *testing.T) {
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
+}
+
+// Two instances before one target. Here they meet in one process; a store that adds the reports up does the same for many.
+func ExampleEngine_TakeReport() {
+	clock := &timeline{}
+	guards := make([]*cortex.Engine, 2)
+	for i := range guards {
+		guards[i], _ = cortex.New(cortex.Config{Name: "ledger", Now: clock.now, Rand: rand.NewPCG(1, uint64(i))})
+		guards[i].TakeReport() // begins the counting
+	}
+	const interval = 250 * time.Millisecond
+	exchange := func() {
+		var sum cortex.FleetReport
+		for _, g := range guards {
+			r := g.TakeReport()
+			sum.Add(&r)
+		}
+		for i, g := range guards {
+			g.ObserveFleet(cortex.FleetView{FleetReport: sum, Span: interval, Prober: i == 0})
+		}
+	}
+	// Each sees too few failures to know; together they are enough.
+	for range 30 {
+		for _, g := range guards {
+			if permit, err := g.Admit(context.Background(), 5); err == nil {
+				clock.advance(time.Millisecond)
+				permit.Record(cortex.Failed)
+			}
+		}
+	}
+	fmt.Println("before:", guards[0].Pressure().Circuit, guards[1].Pressure().Circuit)
+	clock.advance(interval)
+	exchange()
+	fmt.Println("after:", guards[0].Pressure().Circuit, guards[1].Pressure().Circuit)
+	// Output:
+	// before: closed closed
+	// after: open open
 }
