@@ -9,12 +9,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 
+	"github.com/seed-a29ca62a/cortex/lab/parallel"
 	"github.com/seed-a29ca62a/cortex/lab/plot"
 )
 
@@ -133,34 +131,16 @@ func (s *study) sizes() error {
 
 // each calls f for 0 to n−1, on all processors, and reports progress.
 func (s *study) each(n int, f func(i int) error) error {
-	var next, done atomic.Int64
-	var failure atomic.Pointer[error]
-	var wg sync.WaitGroup
-	for range min(n, runtime.GOMAXPROCS(0)) {
-		wg.Go(func() {
-			for s.ctx.Err() == nil && failure.Load() == nil {
-				i := int(next.Add(1)) - 1
-				if i >= n {
-					return
-				}
-				if err := f(i); err != nil {
-					failure.CompareAndSwap(nil, &err)
-					return
-				}
-				if d := done.Add(1); terminal(s.log) && (d%16 == 0 || d == int64(n)) {
-					fmt.Fprintf(s.log, "\r\033[K%d of %d\r", d, n)
-				}
-			}
-		})
-	}
-	wg.Wait()
+	var progress func(done, total int)
 	if terminal(s.log) {
-		fmt.Fprint(s.log, "\r\033[K")
+		defer fmt.Fprint(s.log, "\r\033[K")
+		progress = func(done, total int) {
+			if done%16 == 0 || done == total {
+				fmt.Fprintf(s.log, "\r\033[K%d of %d\r", done, total)
+			}
+		}
 	}
-	if e := failure.Load(); e != nil {
-		return *e
-	}
-	return s.ctx.Err()
+	return parallel.Each(s.ctx, n, 0, progress, f)
 }
 
 func terminal(w io.Writer) bool {
