@@ -153,13 +153,14 @@ func (p *Permit) Done(err error) bool {
 
 // took is how long the attempt has been under way.
 func (p *Permit) took() time.Duration {
+	now := p.e.now()
 	s := &p.e.stripes[p.stripe]
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p.state&left != 0 {
 		return p.latency
 	}
-	return p.e.now() - p.start
+	return now - p.start
 }
 
 // Release frees a permit that has no outcome; after Done or Record it does nothing.
@@ -216,6 +217,7 @@ func (p *Permit) record(o Outcome, reach uint8) bool {
 		s.mu.Unlock()
 		return true
 	}
+	at := times{p.start, p.latency, now}
 	s.mu.Unlock()
-	return e.record(p, o, now)
+	return e.record(p, o, at)
 }

@@ -521,3 +521,37 @@ func TestAbandonedProbeHasFailed(t *testing.T) {
 		t.Error("the second probe's success did not close")
 	}
 }
+
+// A deadline passes while the handler returns. What is recorded of the one must not be read from what the other writes.
+func TestAbandonedWhileItEnds(t *testing.T) {
+	e, c := virtual(t, cortex.Config{})
+	for range 200 {
+		p, err := e.Admit(context.Background(), 5)
+		if err != nil { // the circuit, meanwhile
+			c.advance(time.Second)
+			continue
+		}
+		c.advance(3 * time.Second)
+		var wg sync.WaitGroup
+		var counted atomic.Int64
+		count := func(used bool) {
+			if used {
+				counted.Add(1)
+			}
+		}
+		start := make(chan struct{})
+		wg.Go(func() { <-start; count(p.Abandoned(context.DeadlineExceeded)) })
+		wg.Go(func() { <-start; p.Pause(); p.Resume() })
+		wg.Go(func() { <-start; p.Answered() })
+		wg.Go(func() { <-start; count(p.Record(cortex.Success)) })
+		close(start)
+		wg.Wait()
+		if n := counted.Load(); n > 1 {
+			t.Fatalf("%d outcomes of one attempt counted", n)
+		}
+		c.advance(time.Millisecond)
+		if n := e.Pressure().InFlight; n != 0 {
+			t.Fatalf("%d in flight", n)
+		}
+	}
+}

@@ -10,8 +10,15 @@ import (
 	"github.com/seed-a29ca62a/cortex/window"
 )
 
+// times of an attempt when its outcome was known. Those of the permit may move on meanwhile: an attempt that was abandoned can still
+// be paused, answered and ended, under its stripe's lock and not the engine's.
+type times struct {
+	start, latency, now time.Duration
+}
+
 // record is the part of Record that is not a plain success.
-func (e *Engine) record(p *Permit, o Outcome, now time.Duration) bool {
+func (e *Engine) record(p *Permit, o Outcome, at times) bool {
+	now := at.now
 	e.mu.Lock()
 	defer e.unlock()
 	if !p.isProbe() && p.gen != e.gen && e.cfg.Profile == Adaptive && !e.off(limit.GenerationReset) {
@@ -19,7 +26,7 @@ func (e *Engine) record(p *Permit, o Outcome, now time.Duration) bool {
 		return false
 	}
 	if p.isProbe() {
-		if used := e.probeDone(p, o, now); !used {
+		if used := e.probeDone(p, o, at); !used {
 			e.stats.Stale++
 			return false
 		}
@@ -27,7 +34,7 @@ func (e *Engine) record(p *Permit, o Outcome, now time.Duration) bool {
 	switch o {
 	case Success:
 		e.stats.Successes++
-		if e.timeout.Late(now, p.latency) {
+		if e.timeout.Late(now, at.latency) {
 			e.refreshTimeout(now)
 		}
 	case Failed:
@@ -40,24 +47,24 @@ func (e *Engine) record(p *Permit, o Outcome, now time.Duration) bool {
 		e.stats.Neutral++
 	}
 	if !p.isProbe() || e.cfg.Profile == Article {
-		e.count(o, p, now)
+		e.count(o, p, at)
 		if e.fleet != nil && o == Success {
-			e.fleet.out.Latency[bucketOf(p.latency)]++
+			e.fleet.out.Latency[bucketOf(at.latency)]++
 		}
 	}
 	return true
 }
 
 // count takes an outcome other than a plain success into the statistics and trips the circuit if it must. e.mu is held.
-func (e *Engine) count(o Outcome, p *Permit, now time.Duration) {
-	latency := p.latency
+func (e *Engine) count(o Outcome, p *Permit, at times) {
+	now, latency := at.now, at.latency
 	article := e.cfg.Profile == Article
 	e.rolling.Advance(now)
 	if o == TimedOut {
 		if cut := p.given > 0 || latency >= e.timeout.Current(); cut && latency >= time.Duration(p.given)<<givenShift {
 			e.observeCut(now) // else it was the caller's own limit, which says nothing of ours
 		}
-		if !article && e.quick.beside(p.start, latency) {
+		if !article && e.quick.beside(at.start, latency) {
 			o = Failed
 			e.quick.slow = now
 		}
@@ -106,7 +113,7 @@ func (e *Engine) count(o Outcome, p *Permit, now time.Duration) {
 	}
 	if o == TimedOut {
 		e.silence.timedOut(now)
-		if p.soft && p.latency >= time.Duration(p.given)<<givenShift {
+		if p.soft && latency >= time.Duration(p.given)<<givenShift {
 			e.cut++
 			return // only an attempt that was given more time can tell a target that hangs from a slow one
 		}
@@ -147,7 +154,7 @@ func (s *silence) timedOut(now time.Duration) {
 const straightTimeouts = 12
 
 // probeDone gives a probe's outcome to the circuit; it enters no window of the adaptive profile.
-func (e *Engine) probeDone(p *Permit, o Outcome, now time.Duration) bool {
+func (e *Engine) probeDone(p *Permit, o Outcome, at times) bool {
 	r := breaker.ProbeReleased
 	switch o {
 	case Success:
@@ -159,8 +166,8 @@ func (e *Engine) probeDone(p *Permit, o Outcome, now time.Duration) bool {
 	case Throttled:
 		r = breaker.ProbeThrottled
 	}
-	used, _ := e.breaker.ProbeDone(now, p.probe, r, p.latency, e.offeredRate())
-	e.announce(now)
+	used, _ := e.breaker.ProbeDone(at.now, p.probe, r, at.latency, e.offeredRate())
+	e.announce(at.now)
 	return used
 }
 
