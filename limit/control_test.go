@@ -271,6 +271,38 @@ func TestRare429sShedNobody(t *testing.T) {
 	}
 }
 
+// A load that is steadily a twentieth above a target's limit is refused exactly once in 21 answers. The rises between two refusals then
+// outweighed the fall, the admitted rate went to 1e77 with nothing to bound it, and when the load grew nothing was shed.
+func TestThrottledOnceInAFewAnswersLeavesTheRateBounded(t *testing.T) {
+	for every := uint64(15); every <= 30; every++ {
+		l := mustNew(t, 0, false)
+		now := time.Duration(0)
+		answer := func(throttled bool) {
+			now += 10 * ms
+			s := Sample{Now: now, Offered: &[MaxLevels + 1]uint64{5: 1}, Timeout: time.Second, Calm: true, Gauge: -1}
+			if s.Throttled = 1; !throttled {
+				s.Throttled, s.Success = 0, 1
+			}
+			l.Advance(s)
+		}
+		for i := range uint64(1_000) {
+			answer(i%2 == 0)
+		}
+		for i := range uint64(100_000) {
+			answer(i%every == 0)
+			if l.throttle.rate > 2*l.OfferedRate() {
+				t.Fatalf("one in %d refused: %g/s admitted of %v/s", every, l.throttle.rate, l.OfferedRate())
+			}
+		}
+		for i := range 20 {
+			answer(i%2 == 0)
+		}
+		if l.ShedFraction(0, false) == 0 {
+			t.Errorf("one in %d refused, then every other: nothing is shed after 20 answers", every)
+		}
+	}
+}
+
 // Where nobody could pass to tell that a limit has gone, it would last for ever: two tiers of this law, the lower of which refused
 // everything, once did that to each other.
 func TestTotalThrottleStillLetsATwentiethThrough(t *testing.T) {

@@ -14,7 +14,7 @@ func finite(t *testing.T, l *Limiter, inFlight int64) {
 	q := l.Q(inFlight)
 	w0, b99, n0, _ := l.Baseline()
 	for name, v := range map[string]float64{"limit": l.Limit(), "Q": q, "capacity": l.Capacity(), "rate": l.OfferedRate(), "N0": n0,
-		"τ*": l.tau, "τx": l.tauX, "κ": l.kappa} {
+		"τ*": l.tau, "τx": l.tauX, "κ": l.kappa, "throttled rate": l.throttle.rate, "crowd": l.crowd.level} {
 		if !(v >= 0) || math.IsInf(v, 0) {
 			t.Fatalf("%s = %v of %+v", name, v, *l)
 		}
@@ -77,13 +77,16 @@ func drive(t *testing.T, data []byte) {
 		}
 		s := Sample{Now: now, InFlight: int64(take()), Timeout: time.Duration(take()), Deadline: time.Duration(take()), P99: time.Duration(take()),
 			Success: take(), Failure: take(), TimedOut: take(), Throttled: take(), Calm: op&64 != 0,
-			Area: number(), ErrorArea: number(), Gauge: number(), Evidence: number(), Remote: number()}
+			Area: number(), ErrorArea: number(), Gauge: number(), Evidence: number(), Remote: number(),
+			InTime: take(), Late: take(), Cut: take(), Usual: op>>40&1 == 1}
 		if op&128 != 0 { // numbers as they come in practice
 			s.InFlight &= 1023
 			s.Success &= 63
 			s.Failure &= 63
 			s.TimedOut &= 63
 			s.Throttled &= 63
+			s.InTime &= 63
+			s.Late &= 63
 			s.Timeout &= 1<<33 - 1
 			s.P99 &= 1<<30 - 1
 			s.Area = math.Abs(s.Area)

@@ -59,7 +59,7 @@ func (t *throttle) advance(s *Sample, dt, lambda float64) {
 		t.run += n
 	}
 	t.rate = math.Max(t.rate, math.Max(throttleSure*t.accepted/t.w, throttleLeast*lambda))
-	if !(t.rate <= 1.1*lambda) && t.run > 1/throttleOK {
+	if !(t.rate <= 1.1*lambda) && t.run >= 1/throttleOK { // shorter runs never outweigh a fall: what grows comes by here
 		t.rate = 0
 	}
 }
