@@ -361,3 +361,41 @@ func sane(t *testing.T, p cortex.Pressure) {
 		t.Fatalf("%+v", p)
 	}
 }
+
+// A target has a guard of its own and, behind it, a quota of 100 calls a second. As long as the guard said what it shed, nothing, no 429 was
+// put down to the quota, and the target was sent everything. Those of a guard that sheds are the guard's.
+func TestThrottledByAQuotaBehindAGuardThatShedsNothing(t *testing.T) {
+	for _, c := range []struct {
+		report   float64
+		lo, hi   int // sent in 10 s
+		distrust bool
+	}{
+		{0, 1_000, 1_250, false},
+		{0.1, 2_700, 3_000, false}, // half of it is believed
+		{0.1, 1_000, 1_250, true},
+	} {
+		e, clock := virtual(t, cortex.Config{DistrustRemote: c.distrust})
+		tokens, sent := 0.0, 0
+		for i := range 300 * 30 {
+			clock.advance(time.Second / 300)
+			tokens = min(tokens+100.0/300, 10)
+			p, err := e.Admit(bg, 5)
+			if err != nil {
+				continue
+			}
+			if i >= 300*20 {
+				sent++
+			}
+			e.ObserveRemote(c.report)
+			if tokens < 1 {
+				p.Record(cortex.Throttled)
+			} else {
+				tokens--
+				p.Record(cortex.Success)
+			}
+		}
+		if sent < c.lo || sent > c.hi {
+			t.Errorf("a report of %v: %d sent in 10 s, want %d to %d", c.report, sent, c.lo, c.hi)
+		}
+	}
+}

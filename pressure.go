@@ -190,7 +190,7 @@ func (g *gauge) value() float64 {
 type remoteView struct {
 	share atomic.Uint64 // float bits of its shed fraction
 	at    atomic.Int64
-	known atomic.Bool // there was a report
+	sheds atomic.Int64 // it has said so lately: until then
 	bad   atomic.Uint64
 }
 
@@ -208,14 +208,15 @@ func (e *Engine) ObserveRemote(shed float64) {
 	now := e.now()
 	e.remote.share.Store(math.Float64bits(shed))
 	e.remote.at.Store(int64(now))
-	if !e.remote.known.Load() {
-		e.remote.known.Store(true)
+	if shed > 0 {
+		e.remote.sheds.Store(int64(now + remoteFade))
 	}
 }
 
-// fresh reports whether the target's own guard has just reported.
-func (r *remoteView) fresh(now time.Duration, trust float64) bool {
-	return trust > 0 && r.known.Load() && now-time.Duration(r.at.Load()) < remoteFade
+// refuses reports whether a throttled answer is put down to the target's own guard, which has said lately that it sheds. One that sheds
+// nothing does not answer for the quotas of what is behind it.
+func (r *remoteView) refuses(now time.Duration, trust float64) bool {
+	return trust > 0 && int64(now) < r.sheds.Load()
 }
 
 func (r *remoteView) shed(now time.Duration, trust float64) float64 {

@@ -91,7 +91,7 @@ func (e *Engine) count(o Outcome, p *Permit, at times) {
 		e.rolling.Add(now, window.Counts{Timeout: 1})
 		e.rolling.AddLatency(now, bucketOf(latency), 1)
 	case Throttled:
-		if !e.remote.fresh(now, e.cfg.RemoteTrust) { // else the target's own guard has said how much it sheds: nothing is left to infer
+		if !e.remote.refuses(now, e.cfg.RemoteTrust) { // else the target's own guard has said how much it sheds: nothing is left to infer
 			e.pending.Throttled++
 		}
 		e.rolling.Add(now, window.Counts{Throttled: 1})
