@@ -55,6 +55,9 @@ func modelCommand[T any](name, short, example string, in T, flags func(*pflag.Fl
 			if errors.As(err, &bad) {
 				return fmt.Errorf("--%s %v: want %s", bad.Input, bad.Value, bad.Want)
 			}
+			if err != nil && ended(err) {
+				return &stopped{fmt.Sprintf("cortex model %s: interrupted before there was anything to show", name)}
+			}
 			if err != nil {
 				return &notSo{err}
 			}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"encoding/xml"
 	"flag"
@@ -171,5 +172,15 @@ func TestModelsPageIsWhatTheCommandsPrint(t *testing.T) {
 		if err := os.WriteFile(page, []byte(strings.Join(parts, fence)), 0o644); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// Ctrl-C ended a model as if it had answered: "context canceled", exit 1.
+func TestModelInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var out, errs bytes.Buffer
+	if code := run(ctx, []string{"model", "cascade"}, &out, &errs); code != exitInterrupted || out.Len() > 0 || !strings.Contains(errs.String(), "interrupted") {
+		t.Errorf("exit %d, %q, %q", code, out.String(), errs.String())
 	}
 }
