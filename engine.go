@@ -193,7 +193,9 @@ func (e *Engine) advanceFor(now time.Duration, wants *stripe) (entered bool) {
 		e.advanceLaw(s, now)
 	}
 	e.sig.own = e.sig.q
-	if strained := e.sig.q >= strainedFrom || e.timeout.Cutting(now) || e.silence.timeouts >= strainedTimeouts; strained != e.strained.Load() {
+	strained := e.sig.q >= strainedFrom || e.timeout.Cutting(now) || e.silence.timeouts >= strainedTimeouts
+	// An attempt that waits beside others that are answered as fast as usual will not be answered for having more time.
+	if strained = strained && !e.quick.active(now, time.Duration(e.timeoutNow.Load())); strained != e.strained.Load() {
 		e.strained.Store(strained)
 	}
 	e.sig.q = unit(max(e.sig.q, s.Gauge))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -396,6 +397,54 @@ func TestThrottledByAQuotaBehindAGuardThatShedsNothing(t *testing.T) {
 		}
 		if sent < c.lo || sent > c.hi {
 			t.Errorf("a report of %v: %d sent in 10 s, want %d to %d", c.report, sent, c.lo, c.hi)
+		}
+	}
+}
+
+// Half of a target's endpoints hang, the others answer as ever. The first timeouts made the attempts patient, eight times as long as usual, those
+// that hung filled the limit, and of the half that could be answered a fourteenth still was. What waits beside answers as fast as
+// usual gets no longer timeout. A bound that the user set holds all the same.
+func TestHalfOfTheAttemptsHang(t *testing.T) {
+	for _, most := range []int{0, 50} {
+		r := rand.New(rand.NewPCG(1, 1))
+		e, clock := virtual(t, cortex.Config{Limit: limit.Config{Max: most}})
+		type attempt struct {
+			p   *cortex.Permit
+			end time.Duration
+			o   cortex.Outcome
+		}
+		var under []attempt
+		peak, ok := 0, 0
+		for next := time.Duration(0); clock.now() < 40*time.Second; {
+			clock.advance(ms)
+			now := clock.now()
+			under = slices.DeleteFunc(under, func(a attempt) bool {
+				if now < a.end {
+					return false
+				}
+				if a.p.Record(a.o); a.o == cortex.Success && now > 20*time.Second {
+					ok++
+				}
+				return true
+			})
+			for ; next <= now; next += time.Duration(r.ExpFloat64() * float64(time.Second/300)) {
+				p, err := e.Admit(bg, 5)
+				if err != nil {
+					continue
+				}
+				a := attempt{&p, now + 30*ms + time.Duration(r.ExpFloat64()*float64(20*ms)), cortex.Success}
+				if timeout := p.Timeout(); now > 10*time.Second && r.IntN(2) == 0 {
+					a.end, a.o = now+timeout, cortex.TimedOut
+				}
+				under = append(under, a)
+			}
+			peak = max(peak, len(under))
+		}
+		if most == 0 && ok < 2_800 {
+			t.Errorf("%d successes in 20 s, of 3,000 that could be", ok)
+		}
+		if most > 0 && (peak > most+most/4 || ok < 500) {
+			t.Errorf("%d in flight, of %d that may be; %d successes", peak, most, ok)
 		}
 	}
 }

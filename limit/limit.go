@@ -63,7 +63,7 @@ const (
 type Config struct {
 	Levels int         // priority levels, 1 to MaxLevels; zero = 10
 	Min    int         // the limit never falls below it; zero = 2
-	Max    int         // the limit never rises above it; zero = no bound
+	Max    int         // the limit never rises above it, and what is in flight counts against it undiscounted; zero = no bound
 	Off    Ingredients // ablation
 }
 

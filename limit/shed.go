@@ -71,7 +71,11 @@ func (l *Limiter) Q(n int64) float64 {
 			free = min(free, usualSlack*l.x*l.w0/l.w)
 		}
 	}
-	return free / min(l.limit, l.cwnd)
+	q := free / min(l.limit, l.cwnd)
+	if l.cfg.Max > 0 { // a bound of the user's is for all that is in flight, whatever becomes of it
+		q = max(q, float64(n)/float64(l.cfg.Max))
+	}
+	return q
 }
 
 // ShedFraction is the share of the offered calls to shed at queue pressure q, lowest priority first, for a call that is
