@@ -116,7 +116,9 @@ type Breaker struct {
 	next      time.Duration // earliest next probe; article: start of the next round
 	left      int           // article: probes that this round still admits
 	gap       time.Duration // adaptive: g
-	rate      float64       // adaptive: last known first attempts per second; 0 when unknown
+	rate      float64       // adaptive: first attempts per second, as last known or remembered from the trip; 0 when unknown
+	tripRate  float64       // when the circuit opened
+	tripped   time.Duration // when that was
 }
 
 // New returns a closed circuit, or the error of c.Normalize.
@@ -281,7 +283,7 @@ func (b *Breaker) ProbeDone(now time.Duration, p Probe, r ProbeResult, latency t
 	if !b.open {
 		return false, false
 	}
-	b.rate = known(rate)
+	b.rate = max(known(rate), b.remembered(t))
 	success := r == ProbeSucceeded || r == ProbeThrottled
 	if !b.free(p.ID) && !(b.reportLate(p.ID) && success) {
 		return false, false
@@ -353,6 +355,7 @@ func (b *Breaker) succeeded(t time.Duration) bool {
 func (b *Breaker) trip(t time.Duration, rate float64) {
 	b.begin(true)
 	b.rate = known(rate)
+	b.tripRate, b.tripped = b.rate, t
 	if b.cfg.Article {
 		b.restart(t)
 		return
@@ -360,6 +363,13 @@ func (b *Breaker) trip(t time.Duration, rate float64) {
 	b.gap = b.firstGap()
 	// An OpenFor beyond ProbeEvery is the user's wish: only what the rate adds to it is bounded by ProbeEvery.
 	b.next = t + b.jitter(max(b.cfg.OpenFor, b.spacing()))
+}
+
+// remembered is what is left at t of the rate at which the circuit opened, halved every minute. Guards above this one that have opened
+// too hold nearly everything back: by what they still let through, the probes of the lowest would be as rare as can be, and those above
+// could find out nothing before it does.
+func (b *Breaker) remembered(t time.Duration) float64 {
+	return b.tripRate * math.Exp2(-(t - b.tripped).Minutes())
 }
 
 // restart starts the article's timer at t.

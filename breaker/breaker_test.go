@@ -223,7 +223,7 @@ func TestGapAfterFailedProbes(t *testing.T) {
 		{"slow errors: three times their latency", Config{}, ProbeFailed, 200 * ms, 0, []time.Duration{600 * ms, 600 * ms}},
 		{"slower than gmax", Config{}, ProbeFailed, 1 << 62, 0, []time.Duration{s1, s1}},
 		{"negative latency", Config{}, ProbeFailed, math.MinInt64, 0, []time.Duration{100 * ms}},
-		{"share of the traffic", Config{}, ProbeFailed, ms, 250, []time.Duration{400 * ms, 400 * ms}},
+		{"share of the traffic, as it was when the circuit opened", Config{}, ProbeFailed, ms, 250, []time.Duration{100 * ms, 100 * ms}},
 		{"no rate", Config{}, ProbeFailed, ms, math.NaN(), []time.Duration{100 * ms}},
 		{"OpenFor beyond ProbeEvery is the first gap only", Config{OpenFor: 30 * s1, ProbeEvery: 5 * s1}, ProbeFailed, ms, 0, []time.Duration{5 * s1, 5 * s1}},
 	} {
@@ -243,6 +243,32 @@ func TestGapAfterFailedProbes(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Three tiers before a target in an outage: the circuits of the upper ones let next to nothing through, and by that traffic the lowest
+// would have probed once a second, and nobody above could have found out before it did. What it remembers fades: an outage that
+// lasts into the night is probed by the night's traffic.
+func TestTrafficHeldBackAboveDoesNotThinProbesOut(t *testing.T) {
+	b := mustNew(t, Config{})
+	b.Trip(0, 250)
+	for _, c := range []struct{ after, want time.Duration }{
+		{s1, 400 * ms}, {time.Minute, 800 * ms}, {2 * time.Minute, s1}, {time.Hour, s1},
+	} {
+		b.NextProbe(c.after)
+		p, ok := b.TryProbe(c.after, s1)
+		if !ok {
+			t.Fatalf("no probe after %v", c.after)
+		}
+		b.ProbeDone(c.after, p, ProbeFailed, ms, 4)
+		if got := b.NextProbe(c.after); (got - c.want).Abs() > 10*ms {
+			t.Errorf("gap %v after %v, want %v", got, c.after, c.want)
+		}
+	}
+	p, _ := b.TryProbe(2*time.Hour, s1)
+	b.ProbeDone(2*time.Hour, p, ProbeFailed, ms, 500)
+	if got := b.NextProbe(2 * time.Hour); got != 200*ms {
+		t.Errorf("gap %v with more traffic than ever, want 200ms", got)
 	}
 }
 

@@ -39,7 +39,7 @@ var promises = map[string]promise{
 	"S10":          {efficiency: 0.99, top: 0.998},
 	"S11":          {efficiency: 0.98, inFault: 0.02, overshoot: 1.1},
 	"S12":          {efficiency: 0.98, inFault: 0.1},
-	"S12-unmarked": {efficiency: 0.97, inFault: 4, ttr: 3}, // three tiers' circuits to close, one after the other
+	"S12-unmarked": {efficiency: 0.98, inFault: 4, ttr: 1.2}, // three tiers' circuits to close, one after the other
 	"S1-50":        {efficiency: 0.98, inFault: 0.05},
 	"S5-50":        {efficiency: 0.98, inFault: 0.05},
 	"S11-hang":     {efficiency: 0.98, inFault: 0.02, overshoot: 1.1},
