@@ -195,7 +195,7 @@ func (e *Engine) advanceFor(now time.Duration, wants *stripe) (entered bool) {
 	e.sig.own = e.sig.q
 	strained := e.sig.q >= strainedFrom || e.timeout.Cutting(now) || e.silence.timeouts >= strainedTimeouts
 	// An attempt that waits beside others that are answered as fast as usual will not be answered for having more time.
-	if strained = strained && !e.quick.active(now, time.Duration(e.timeoutNow.Load())); strained != e.strained.Load() {
+	if strained = strained && !e.quick.active(now, e.timeout.Extended()); strained != e.strained.Load() {
 		e.strained.Store(strained)
 	}
 	e.sig.q = unit(max(e.sig.q, s.Gauge))
@@ -230,7 +230,7 @@ func (e *Engine) advanceLaw(s limit.Sample, now time.Duration) {
 	e.inTime, e.late, e.cut = 0, 0, 0
 	s.Offered = &e.offered
 	s.Timeout, s.Deadline = e.patience()
-	s.Usual = e.quick.active(now, time.Duration(e.timeoutNow.Load()))
+	s.Usual = e.quick.active(now, e.timeout.Extended())
 	if p, ok := e.rolling.Quantile(e.span(baselineMin), 0.99); ok {
 		s.P99 = p
 	}
