@@ -269,10 +269,12 @@ func (e *Engine) announce(now time.Duration) {
 // touches no statistic. The article knows no generations.
 func (e *Engine) newGeneration(now time.Duration, st breaker.State) {
 	fresh := e.cfg.Profile == Adaptive && !e.off(limit.GenerationReset)
+	orphans := int64(0)
 	for i := range e.stripes {
 		s := &e.stripes[i]
 		s.mu.Lock()
 		s.credit, s.until = 0, 0
+		orphans += max(0, min(s.orphans, s.inFlight))
 		if fresh {
 			s.gen = e.gen
 			e.stats.Successes += s.success
@@ -293,7 +295,7 @@ func (e *Engine) newGeneration(now time.Duration, st breaker.State) {
 	}
 	e.rolling.Reset(now)
 	e.sig = signals{}
-	e.limiter.Restart()
+	e.limiter.Restart(float64(orphans))
 	e.bucket.AtLeast(1)
 	e.armed = true
 }

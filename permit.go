@@ -200,8 +200,15 @@ func (p *Permit) record(o Outcome, reach uint8) bool {
 	case was&left != 0, reach&done == 0:
 		p.latency = max(0, now-p.start)
 	}
-	if reach&done != 0 && was&left == 0 {
+	switch orphan := was&judged != 0; {
+	case was&left != 0:
+	case reach&done != 0:
+		if orphan {
+			s.orphans--
+		}
 		p.leave(s, now)
+	case !orphan:
+		s.orphans++
 	}
 	if was&judged != 0 {
 		s.mu.Unlock()

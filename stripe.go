@@ -26,6 +26,7 @@ type stripe struct {
 	// Residence: ∫N dt up to t = done + inFlight·t − starts, exact whatever happened between two readings. The sums wrap;
 	// only differences are used.
 	inFlight int64
+	orphans  int64         // of those, abandoned: the work goes on for nobody
 	starts   time.Duration // sum of the starts of the attempts in flight
 	done     time.Duration // sum of the residences of those that left
 	inEpoch  [2]int64      // of inFlight, by permit epoch: what is older is written off

@@ -240,7 +240,11 @@ func TestThrottledTargetIsGivenWhatItTakes(t *testing.T) {
 				t.Fatalf("%v a second: room for more without a look at the law", limit)
 			}
 		})
-		if a := admitted / n / limit; a < 0.92 || a > 1.15 {
+		most := 1.15
+		if limit < 5 { // the seconds count as well: a guard of so few calls would be half a minute finding out that a limit has gone
+			most = 1.5
+		}
+		if a := admitted / n / limit; a < 0.92 || a > most {
 			t.Errorf("%v a second: %.3f of it admitted", limit, a)
 		}
 		p.limit429 = 0
@@ -410,7 +414,7 @@ func TestHeadroomPromisesNothingTheLawRefuses(t *testing.T) {
 				Offered: &[MaxLevels + 1]uint64{5: uint64(r.IntN(40))}, Timeout: time.Second, P99: 50 * ms, Calm: true,
 				Gauge: float64(r.IntN(3))*0.5 - 0.5, Remote: float64(r.IntN(8)/7) * 0.3, Evidence: r.Float64()})
 			if i%50 == 49 {
-				l.Restart()
+				l.Restart(0)
 			}
 			room := l.Headroom(n)
 			if room > 0 && room < math.MaxInt32 {

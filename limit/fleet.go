@@ -136,7 +136,7 @@ func (f *Fleet) slowStart() float64 {
 
 // Restart begins a new generation after the fleet's circuit closed.
 func (f *Fleet) Restart() {
-	f.l.Restart()
+	f.l.Restart(0)
 	f.most, f.regulates, f.q, f.n = 1, false, 0, 0
 	f.shed = f.slowStart()
 }

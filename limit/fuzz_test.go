@@ -63,7 +63,7 @@ func drive(t *testing.T, data []byte) {
 		op := take()
 		switch op & 7 {
 		case 0:
-			l.Restart()
+			l.Restart(0)
 		case 1:
 			l.Tripped(op&8 != 0)
 		}

@@ -399,7 +399,7 @@ func TestSlowStart(t *testing.T) {
 	full, capacity := l.Limit(), l.Capacity()
 	w0, _, n0, _ := l.Baseline()
 	start := n0 / 4
-	l.Restart()
+	l.Restart(0)
 	if !about(l.Limit(), start, 1e-9) || l.Capacity() != capacity || l.phi != 0 {
 		t.Errorf("limit %v at the start, want %v; capacity %v, φ %v", l.Limit(), start, l.Capacity(), l.phi)
 	}
@@ -427,14 +427,14 @@ func TestSlowStart(t *testing.T) {
 		t.Errorf("baseline moved from %v, %v to %v, %v", w0, n0, w, n)
 	}
 	small := mustNew(t, 0, false)
-	small.Restart()
+	small.Restart(0)
 	if small.Limit() != 2 {
 		t.Errorf("limit %v at the start where nothing is known", small.Limit())
 	}
 	off, g := mustNew(t, SlowStart, false), healthy()
 	g.run(off, 20*time.Second)
 	before := off.Limit()
-	off.Restart()
+	off.Restart(0)
 	if off.Limit() != before {
 		t.Errorf("limit %v with slow start switched off, %v before", off.Limit(), before)
 	}

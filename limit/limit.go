@@ -452,14 +452,15 @@ func (l *Limiter) Tripped(slow bool) {
 	}
 }
 
-// Restart begins a new generation after a circuit closed: rates are forgotten, capacity and baseline kept, in-flight ramps up.
-func (l *Limiter) Restart() {
+// Restart begins a new generation after a circuit closed: rates are forgotten, capacity and baseline kept, in-flight ramps up. So many of
+// the attempts in flight are abandoned: they hang since before the outage ended, and the ramp begins above them.
+func (l *Limiter) Restart(abandoned float64) {
 	l.x, l.nbar, l.w, l.errOcc = 0, 0, 0, 0
 	l.phi, l.crowd.level = 0, 0
 	l.te = 0
 	l.mu = max(l.mu, l.muCalm) // that nothing came out of a dead target says nothing of what a living one can do
 	if l.on(SlowStart) {
-		l.cwnd0 = max(2, l.n0/4)
+		l.cwnd0 = max(2, l.n0/4) + min(abandoned, 2*l.n0+3*math.Sqrt(l.n0)+5) // no more were let in
 		l.cwnd = l.cwnd0
 	}
 	l.block(l.last.Seconds())

@@ -6,12 +6,14 @@ import "math"
 // from a queue, but from the answers. The admitted rate falls by a fixed share with every 429, though not below what is accepted, and
 // rises with every success, the more the longer none was refused: at one refusal in twenty answers the two cancel out.
 //
-// All of it is counted in answers, so that the loop is as stable at 1 call a second as at 1,000. Nothing waits for time alone: a rate
-// that nobody asks for must not be forgotten, and a limit that has gone is found out by the calls that are still admitted.
+// It is counted in answers, so that the loop is as stable at 1 call a second as at 1,000, and a limit that has gone is found out by the
+// calls that are still admitted. A guard of a few calls a second, one of many before the target, would take half a minute for that: seconds
+// without a 429 count, too, as far as some of its calls were answered in them.
 type throttle struct {
 	accepted, refused, out, w float64 // a second: EWMAs with the same fill
 	rate                      float64 // that is admitted; 0 = no limit known
 	run                       float64 // successes since the last 429
+	calm                      float64 // s since it
 }
 
 const (
@@ -22,6 +24,9 @@ const (
 	throttleFall   = throttleRise * (1/throttleOK - 1) / throttleOK / 2 // the sum of the rises of 19 successes in a row, or nearly
 	throttleRun    = 160                                                // at which the rise no longer grows
 	throttleSure   = 0.75                                               // of what is accepted is admitted in any case; the rest is for retries
+	throttleTime   = 0.1                                                // growth a second, for each second without a 429
+	throttleSteep  = 2                                                  // at most
+	throttleThin   = 5                                                  // answers in which it is at most e-fold
 	throttleLeast  = 0.05                                               // of the offered rate likewise
 )
 
@@ -52,14 +57,19 @@ func (t *throttle) advance(s *Sample, dt, lambda float64) {
 	}
 	if n := float64(s.Throttled); n > 0 {
 		t.rate *= math.Exp(-throttleFall * n)
-		t.run = 0
+		t.run, t.calm = 0, 0
+	} else {
+		t.calm += dt
+	}
+	if t.run > 0 {
+		t.rate *= math.Exp(dt * min(throttleSteep, throttleTime*t.calm, t.rate/throttleThin))
 	}
 	if n := float64(s.Success); n > 0 {
 		t.rate *= math.Exp(math.Min(3, throttleRise*n*math.Min(throttleRun, t.run+n/2)))
 		t.run += n
 	}
 	t.rate = math.Max(t.rate, math.Max(throttleSure*t.accepted/t.w, throttleLeast*lambda))
-	if !(t.rate <= 1.1*lambda) && t.run >= 1/throttleOK { // shorter runs never outweigh a fall: what grows comes by here
+	if !(t.rate <= 1.1*lambda) && (t.run >= 1/throttleOK || t.run > 0 && t.calm > 3) { // shorter runs never outweigh a fall: what grows comes by here
 		t.rate = 0
 	}
 }
