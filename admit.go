@@ -133,8 +133,11 @@ func (e *Engine) admission(now time.Duration, prio int) (Reason, breaker.Probe) 
 		return ReasonNone, breaker.Probe{}
 	}
 	if st != breaker.Closed { // probes pass by pressure and shedding
-		if f == nil || f.prober {
+		if f == nil || f.mayProbe(now) {
 			if p, ok := e.breaker.TryProbe(now, e.probeLease()); ok {
+				if f != nil {
+					f.tried = now
+				}
 				e.announce(now)
 				return ReasonNone, p
 			}
@@ -241,7 +244,7 @@ func (e *Engine) announce(now time.Duration) {
 	st := e.breaker.State(now)
 	wait := e.breaker.NextProbe(now)
 	if f := e.inFleet(); f != nil && !f.prober {
-		wait = max(wait, f.seen+fleetPatience*f.interval-now)
+		wait = max(wait, f.tried+f.idle-now)
 	}
 	if st == breaker.Closed || wait <= 0 {
 		e.refuseUntil.Store(0)

@@ -79,14 +79,19 @@ type FleetView struct {
 	Span        time.Duration // the time that the counts cover
 	Age         time.Duration // since its end
 	// Prober says that until its next view this guard, and no other one, may send probes while the circuit is open. Whoever merges
-	// the reports sees to it that no two guards have it at a time, and that it stays where a probe is under way.
+	// the reports sees to it that no two guards have it at a time, and that it stays where a probe is under way. Where no probe is heard of
+	// for eight intervals and more, the others may send one, too: the guard that has the right may not be asked for anything.
 	Prober bool
 }
 
-// fleetPatience is after how many of the usual intervals without a view a guard goes on alone.
+// Patience of a guard in a fleet.
 const (
-	fleetPatience = 4
-	fleetSlowest  = time.Minute // interval that is believed
+	fleetPatience = 4 // of the usual intervals without a view, after which it goes on alone
+	// fleetIdle is after how many intervals in which no probe was heard of guards other than the prober may send one. In a chain of tiers few
+	// calls come through while circuits are open, and hardly any to the one guard that waits for one.
+	fleetIdle       = 8
+	fleetIdleSpread = 16          // guards for which it takes as long again until the last of them may
+	fleetSlowest    = time.Minute // interval that is believed
 )
 
 // fleet is an engine's part in a fleet: what it reports, and what it makes of what it is told.
@@ -99,6 +104,8 @@ type fleet struct {
 	seen     time.Duration // of the newest view
 	interval time.Duration
 	prober   bool
+	tried    time.Duration // when a probe of the fleet was last heard of
+	idle     time.Duration // without one, after which this guard may send one
 	epoch    uint64
 	law      *limit.Fleet
 	evidence *breaker.Breaker // of the whole fleet's outcomes; never tripped itself
@@ -164,6 +171,12 @@ func (e *Engine) ObserveFleet(v FleetView) {
 		f.interval = max(f.interval, min(now-f.seen, fleetSlowest))
 	}
 	f.seen, f.prober = now, v.Prober
+	if v.Epoch != f.epoch || v.Probing > 0 || v.Success+v.Failure+v.Timeout+v.Throttled > 0 {
+		f.tried = now
+	}
+	if f.idle == 0 || v.Epoch != f.epoch { // not all at once: the larger the fleet, the longer until the last of them
+		f.idle = time.Duration(float64(fleetIdle*f.interval) * (1 + e.random()*float64(v.Guards)/fleetIdleSpread))
+	}
 	f.active = true
 	f.adopt(e, &v, now)
 	if v.Epoch < f.epoch {
@@ -213,6 +226,11 @@ func (e *Engine) observeCut(now time.Duration) {
 	}
 }
 
+// mayProbe reports whether this guard may send a probe: it has the right to, or nobody has used it for a while.
+func (f *fleet) mayProbe(now time.Duration) bool {
+	return f.prober || now-f.tried >= f.idle
+}
+
 // expire ends a membership that nobody has confirmed lately.
 func (f *fleet) expire(now time.Duration) {
 	if f.active && now-f.seen > fleetPatience*f.interval {
@@ -231,6 +249,7 @@ func (f *fleet) fresh() {
 	f.out.forget()
 	f.success = 0
 	f.silence = silence{since: f.seen}
+	f.tried = f.seen
 	if f.law == nil {
 		return
 	}
