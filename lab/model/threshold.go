@@ -146,7 +146,7 @@ func (in ThresholdInput) compare(name string, outage, healthy []float64, prior f
 		v.plateau[1] = v.thresholds[i]
 	}
 	posterior := func(k int) float64 {
-		if k < 0 || k > in.Samples {
+		if k < 0 || k > in.Samples { // trips on anything, or on nothing
 			return math.NaN()
 		}
 		o, h := prior*outage[k], (1-prior)*healthy[k]
@@ -277,9 +277,16 @@ func Threshold(in ThresholdInput) (Report, error) {
 	default:
 		r.Verdict, r.Because = False, "it is not, for any kind of outage here. "+numbers
 	}
+	best := fmt.Sprintf("the best rule trips from a probability of %s on and not at %s", short(mixed.above), short(mixed.below))
+	switch {
+	case math.IsNaN(mixed.below):
+		best = "the best rule trips on anything"
+	case math.IsNaN(mixed.above):
+		best = "the best rule trips on nothing"
+	}
 	r.Notes = []string{
-		fmt.Sprintf("If what is compared with the threshold is the calibrated probability of an outage, the best threshold is half the best F1, so never above 0.5: here %s, and the best rule trips from a probability of %s on and not at %s.",
-			short(mixed.bestQ.f1/2), short(mixed.above), short(mixed.below)),
+		fmt.Sprintf("If what is compared with the threshold is the calibrated probability of an outage, the best threshold is half the best F1, so never above 0.5: here %s, and %s.",
+			short(mixed.bestQ.f1/2), best),
 		"The numbers people quote assume 20 outcomes and the breaker's rule, 2 % failures in health, an outage 10 % of the time; full outages in which 80 % fail; partial ones of a Beta distribution with mean 0.3 and concentration 17 (standard deviation 0.11).",
 	}
 	f1s := plot.Chart{Title: "F1 by kind of outage", X: "threshold", Y: "F1", YMin: 0, YMax: 1.02}

@@ -197,7 +197,7 @@ func (d *decoder) trace(a *Arrivals, at place) {
 		d.Problem(at, "%s: want a file with a count per second a line (relative to the scenario file)", strictyaml.Show(err.Error()))
 		return
 	}
-	lines := bufio.NewScanner(bytes.NewReader(data))
+	lines := bufio.NewScanner(bytes.NewReader(bytes.TrimPrefix(data, []byte("\ufeff"))))
 	lines.Buffer(nil, MaxTraceFile+1)
 	wrong := func(line int, format string, args ...any) {
 		d.Problems = append(d.Problems, strictyaml.Problem{File: path, Line: line, Message: fmt.Sprintf(format, args...)})

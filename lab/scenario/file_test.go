@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -125,6 +126,19 @@ func TestTrace(t *testing.T) {
 		if again.Rate(at) != s.Rate(at) {
 			t.Errorf("%v at %v, want %v in\n%s", again.Rate(at), at, s.Rate(at), s.YAML())
 		}
+	}
+}
+
+// A trace from a spreadsheet may begin with a byte order mark, as a scenario may.
+func TestTraceWithAByteOrderMark(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "t.txt"), []byte("\ufeff7\r\n8\r\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Replace(least, "[{ from: 0s, rate: 10 }]", "{ trace: t.txt }", 1)
+	s, err := scenario.Parse([]byte(text), filepath.Join(dir, "s.yaml"))
+	if err != nil || !slices.Equal(s.Arrivals.Trace, []float64{7, 8}) {
+		t.Errorf("%v", err)
 	}
 }
 
