@@ -320,3 +320,50 @@ func TestOldSuccessesDoNotDiluteFreshFailures(t *testing.T) {
 		t.Errorf("ten failures of ten in the last hour, and F = %v", f)
 	}
 }
+
+// A guard at the target's door stayed shut after a hang of 5 s: the ramp began at two in flight, and the attempts that hung, whose clients
+// had gone, were more than that until the last of them returned.
+func TestAbandonedAttemptsDoNotTakeTheRampsRoom(t *testing.T) {
+	e, clock := virtual(t, cortex.Config{DisableTimeout: true})
+	attempts(t, e, clock, 3000, 5*ms, cortex.Success)
+	var hang []*cortex.Permit
+	for range 12 {
+		p := admit(t, e, 9)
+		clock.advance(ms)
+		hang = append(hang, p)
+	}
+	clock.advance(time.Second)
+	for _, p := range hang {
+		p.Abandoned(context.DeadlineExceeded)
+	}
+	for range 100 {
+		if p, err := e.Admit(bg, 9); err == nil {
+			clock.advance(ms)
+			p.Record(cortex.Failed)
+		}
+	}
+	if p := e.Pressure(); p.Circuit == breaker.Closed {
+		t.Fatalf("%+v", p)
+	}
+	for e.Pressure().Circuit != breaker.Closed {
+		clock.advance(100 * ms)
+		if p, err := e.Admit(bg, 9); err == nil {
+			p.Record(cortex.Success)
+		}
+	}
+	p := e.Pressure()
+	if p.InFlight != len(hang) || p.Limit < float64(p.InFlight) {
+		t.Errorf("%d in flight, limit %v", p.InFlight, p.Limit)
+	}
+	if q, err := e.Admit(bg, 9); err != nil {
+		t.Errorf("shut: %v", err)
+	} else {
+		q.Release()
+	}
+	for _, p := range hang {
+		p.Release()
+	}
+	if p := e.Pressure(); p.InFlight != 0 {
+		t.Errorf("%d in flight at the end", p.InFlight)
+	}
+}
