@@ -91,6 +91,7 @@ const (
 	// calls come through while circuits are open, and hardly any to the one guard that waits for one.
 	fleetIdle       = 8
 	fleetIdleSpread = 16          // guards for which it takes as long again until the last of them may
+	fleetIdleMost   = time.Hour   // whatever number of guards the store tells
 	fleetSlowest    = time.Minute // interval that is believed
 )
 
@@ -175,7 +176,8 @@ func (e *Engine) ObserveFleet(v FleetView) {
 		f.tried = now
 	}
 	if f.idle == 0 || v.Epoch != f.epoch { // not all at once: the larger the fleet, the longer until the last of them
-		f.idle = time.Duration(float64(fleetIdle*f.interval) * (1 + e.random()*float64(v.Guards)/fleetIdleSpread))
+		spread := 1 + e.random()*float64(v.Guards)/fleetIdleSpread
+		f.idle = time.Duration(min(float64(fleetIdle*f.interval)*spread, float64(fleetIdleMost)))
 	}
 	f.active = true
 	f.adopt(e, &v, now)

@@ -435,3 +435,26 @@ func TestHeadroomPromisesNothingTheLawRefuses(t *testing.T) {
 		t.Errorf("room was promised %d times: the test shows little", promised)
 	}
 }
+
+// What passed in an earlier episode is no calm of this one: the second limit would be let go of at once.
+func TestThrottleForgetsTheCalmOfTheLastEpisode(t *testing.T) {
+	var l throttle
+	play := func(ok, refused uint64, n int) {
+		for range n {
+			l.advance(&Sample{Success: ok, Throttled: refused}, 0.01, 100)
+		}
+	}
+	play(1, 1, 200)
+	play(1, 0, 4000)
+	if l.rate != 0 {
+		t.Fatalf("rate %v after 4,000 answers without a 429", l.rate)
+	}
+	for i := 0; l.rate == 0; i++ {
+		if play(0, 1, 1); i > 1000 {
+			t.Fatal("429s without an end, and no limit")
+		}
+	}
+	if l.run != 0 || l.calm != 0 {
+		t.Errorf("run %v, calm %v as the limit is found", l.run, l.calm)
+	}
+}

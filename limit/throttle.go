@@ -51,7 +51,7 @@ func (t *throttle) advance(s *Sample, dt, lambda float64) {
 	}
 	if t.rate == 0 {
 		if t.refused > throttleOK*t.out && t.refused*tau >= throttleFirst {
-			t.rate, t.run = math.Max(t.accepted/t.w, math.Min(lambda, t.out/t.w)), 0
+			t.rate, t.run, t.calm = math.Max(t.accepted/t.w, math.Min(lambda, t.out/t.w)), 0, 0
 		}
 		return
 	}
