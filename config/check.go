@@ -63,7 +63,8 @@ func (d *decoder) target(t *Target, listen string) {
 	key := "targets." + show(t.Name)
 	d.missing(key, "endpoints", "at least one URL such as http://127.0.0.1:9000")
 	first := make(map[string]int)
-	for i, u := range t.Endpoints {
+	for i, e := range t.Endpoints {
+		u := e.URL
 		if u == nil {
 			continue // was refused
 		}

@@ -36,11 +36,16 @@ const (
 // A File is a checked configuration with every default filled in. It is plain data: two files that mean the same are deeply
 // equal. Change it and it is no longer checked.
 type File struct {
-	Listen string // host:port of the gateway
-	Admin  Admin
-	Log    Log
-	Drain  Drain
-	Server Server
+	Name      string // of this gateway, as it calls itself in Via and Proxy-Status: a token
+	Listen    string // host:port of the gateway
+	TLS       *TLS   // of that port; nil = plain text
+	Admin     Admin
+	Log       Log
+	AccessLog *AccessLog // nil = none
+	Drain     Drain
+	Reload    Reload
+	Memory    Memory
+	Server    Server
 
 	Targets []Target // in the order of the file, at least one
 	Routes  []Route  // in the order of the file, at least one
@@ -48,8 +53,35 @@ type File struct {
 
 // Admin is the port for metrics and the state of targets.
 type Admin struct {
-	Enabled bool
-	Listen  string // host:port
+	Enabled   bool
+	Listen    string // host:port; beyond the loopback interface only with a TokenFile or a TLS.ClientCA
+	TokenFile string // whose content, without the space around it, is the bearer token that requests must carry; empty = none
+	TLS       *TLS   // nil = plain text
+}
+
+// TLS is the server's side of TLS. The files are read again when they change.
+type TLS struct {
+	Cert, Key  string // PEM files
+	ClientCA   string // PEM file of the authorities that clients must have a certificate of; empty = none is asked for
+	MinVersion uint16 // tls.VersionTLS12 or tls.VersionTLS13
+}
+
+// AccessLog is one line of JSON for each call.
+type AccessLog struct {
+	Path   string  // a file, opened anew on SIGHUP; "-" is the standard output
+	Sample float64 // share of the calls that were answered well that are logged, from 0 to 1
+	Errors float64 // the same of all others
+}
+
+// Reload says when the file is read again without being asked for.
+type Reload struct {
+	Watch    bool          // when it, or a file that it names, changes
+	Interval time.Duration // between looks
+}
+
+// Memory bounds what all routes together keep.
+type Memory struct {
+	Limit int64 // bytes of request bodies for retries and of cached answers
 }
 
 // Log says what is logged and how.
@@ -69,13 +101,25 @@ type Server struct {
 	ReadHeaderTimeout time.Duration
 	BodyTimeout       time.Duration // without a byte of a request's body
 	IdleTimeout       time.Duration
-	MaxHeaderBytes    int64
+	WriteTimeout      time.Duration // without a byte of an answer taken
+
+	MaxHeaderBytes  int64
+	MaxHeaderFields int   // lines of a request's header
+	MaxURLBytes     int64 // of a request's target
+	MaxBodyBytes    int64 // of a request's body; 0 = no limit
+	MinBodyRate     int64 // bytes a second that a body must have on average while it is waited for; 0 = none
+
+	HTTP2                bool // over TLS
+	H2C                  bool // without
+	MaxStreams           int  // at a time on a connection, HTTP/2
+	MaxConnections       int  // at a time; 0 = as many as there are file descriptors for
+	ConnectionsPerClient int  // at a time of a client address (IPv6: of a /64); 0 = no limit
 }
 
 // A Target is one downstream with its own engine.
 type Target struct {
 	Name      string
-	Endpoints []*url.URL // at least one, all different; http or https, with a host, perhaps with a base path, without a query
+	Endpoints []Endpoint // at least one, all different
 
 	// Engine is the guard's configuration, as [cortex.Config.WithDefaults] returned it, without functions.
 	Engine cortex.Config
@@ -83,7 +127,40 @@ type Target struct {
 	NonIdempotent bool  // retry methods that are not idempotent too
 	ReplayLimit   int64 // bytes of a request's body that are kept for a retry; 0 = none
 
+	Balance   Balance
 	Transport Transport
+}
+
+// An Endpoint is one place where a target is.
+type Endpoint struct {
+	URL    *url.URL // http, https or h2c (HTTP/2 without TLS), with a host, perhaps with a base path, without a query
+	Weight int      // relative to the other endpoints' share of the load, from 1
+}
+
+// Balance says how the load is spread over a target's endpoints.
+type Balance struct {
+	Eject     Eject
+	SlowStart time.Duration // in which the share of an endpoint that has come back rises to its whole; 0 = at once
+	Check     *Check        // nil = none
+	Resolve   time.Duration // between lookups of host names, all of whose addresses get load; 0 = only when connecting
+}
+
+// Eject takes endpoints out of the load that fail where the others do not.
+type Eject struct {
+	Enabled  bool
+	Failures int           // in a row
+	MaxShare float64       // of the endpoints that may be out at a time, above 0 to 1; all of them ill = all of them used
+	BaseTime time.Duration // for which the first ejection lasts; each further one as much longer
+	MaxTime  time.Duration
+}
+
+// Check asks each endpoint how it is, by GET.
+type Check struct {
+	Path      string        // from the root of the endpoint's host
+	Interval  time.Duration // between checks
+	Timeout   time.Duration
+	Healthy   int // good checks in a row that put it back
+	Unhealthy int // bad checks in a row that take it out
 }
 
 // Transport is how connections to the endpoints are made and kept.
@@ -91,6 +168,15 @@ type Transport struct {
 	DialTimeout    time.Duration
 	MaxIdlePerHost int
 	IdleTimeout    time.Duration // of a connection in the pool
+	MaxAge         time.Duration // of a connection: older ones are not used again; 0 = any
+	TLS            TransportTLS
+}
+
+// TransportTLS is the client's side of TLS, for https endpoints. The files are read again when they change.
+type TransportTLS struct {
+	CA         string // PEM file of the authorities that are trusted in place of the system's; empty = the system's
+	Cert, Key  string // PEM files of what the gateway shows of itself (mTLS); empty = nothing
+	ServerName string // that the certificate must be for; empty = the endpoint's host
 }
 
 // A Route sends the requests below a path to a target. The longest path wins; of two routes with the same path, the one that lists
@@ -101,6 +187,7 @@ type Route struct {
 	Methods  []string // in capitals; none = every method
 	Priority Priority
 	Fallback Fallback
+	Shadow   bool // decide and record, but refuse, retry and cut nothing
 }
 
 // Priority says how the priority of a request is found.

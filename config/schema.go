@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -22,12 +21,16 @@ import (
 
 func newFile() *File {
 	return &File{
+		Name:   "cortex",
 		Listen: "127.0.0.1:8080",
 		Admin:  Admin{Enabled: true, Listen: "127.0.0.1:9095"},
 		Log:    Log{Level: slog.LevelInfo, Format: "text"},
 		Drain:  Drain{Timeout: 10 * time.Second},
+		Reload: Reload{Watch: true, Interval: 2 * time.Second},
+		Memory: Memory{Limit: 256 << 20},
 		Server: Server{ReadHeaderTimeout: 10 * time.Second, BodyTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute,
-			MaxHeaderBytes: 64 << 10},
+			WriteTimeout: 30 * time.Second, MaxHeaderBytes: 64 << 10, MaxHeaderFields: 100, MaxURLBytes: 8 << 10,
+			MaxBodyBytes: 1 << 30, MinBodyRate: 256, HTTP2: true, H2C: true, MaxStreams: 250, ConnectionsPerClient: 2048},
 	}
 }
 
@@ -35,7 +38,9 @@ func newTarget(name string) Target {
 	return Target{
 		Name:        name,
 		ReplayLimit: 64 << 10,
-		Transport:   Transport{DialTimeout: 5 * time.Second, MaxIdlePerHost: 64, IdleTimeout: 90 * time.Second},
+		Balance: Balance{Eject: Eject{Enabled: true, Failures: 5, MaxShare: 0.5, BaseTime: 5 * time.Second, MaxTime: 5 * time.Minute},
+			SlowStart: 10 * time.Second, Resolve: 30 * time.Second},
+		Transport: Transport{DialTimeout: 5 * time.Second, MaxIdlePerHost: 64, IdleTimeout: 90 * time.Second, MaxAge: 10 * time.Minute},
 	}
 }
 
@@ -90,8 +95,8 @@ func (t *Target) block() block {
 		article = "not in force: profile article only"
 	}
 	return block{
-		{key: "endpoints", value: list[*url.URL]{p: &t.Endpoints, most: MaxEndpoints, what: "URLs",
-			item: func(u **url.URL) value { return endpoint(u) }}},
+		{key: "endpoints", value: list[Endpoint]{p: &t.Endpoints, most: MaxEndpoints, what: "URLs",
+			item: func(e *Endpoint) value { e.Weight = 1; return endpoint(&e.URL) }}},
 		{key: "profile", field: "Profile", value: choice[cortex.Profile]{&c.Profile,
 			[]cortex.Profile{cortex.Adaptive, cortex.Article}, cortex.Profile.String}},
 		{key: "levels", field: "Levels", value: count{&c.Levels, 1, limit.MaxLevels}},

@@ -39,9 +39,10 @@ func newTarget(c *config.Target, g *Gateway, o Options) (*Target, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Target{Name: c.Name, Engine: e, endpoints: c.Endpoints, base: newBase(c.Transport, o)}
-	for _, u := range c.Endpoints {
-		t.Endpoints = append(t.Endpoints, u.String())
+	t := &Target{Name: c.Name, Engine: e, base: newBase(c.Transport, o)}
+	for _, e := range c.Endpoints {
+		t.endpoints = append(t.endpoints, e.URL)
+		t.Endpoints = append(t.Endpoints, e.URL.String())
 	}
 	tc := cortexhttp.TransportConfig{Engine: e, Base: t.base, Priority: priorityOf, Report: reportOf, Prepare: t.prepare,
 		OwnsRequest: true, MaxReplayBytes: c.ReplayLimit}
