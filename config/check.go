@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"net/textproto"
-	"net/url"
 	"path"
 	"reflect"
 	"regexp"
@@ -45,7 +44,10 @@ func (d *decoder) parse(root *yaml.Node) *File {
 		d.target(&f.Targets[i], listen)
 	}
 	d.routes(f)
+	d.serverTLS(f.TLS, "tls")
+	d.serverTLS(f.Admin.TLS, "admin.tls")
 	doubtful := d.Refused["listen"] || d.Refused["admin.listen"] || d.Refused["admin.enabled"]
+	d.admin(&f.Admin)
 	if !doubtful && f.Admin.Enabled && clash(f.Listen, f.Admin.Listen) {
 		d.Problem(d.At("admin.listen"), "%s: the same port as listen, %s: want another", f.Admin.Listen, f.Listen)
 	}
@@ -61,25 +63,9 @@ func (d *decoder) missing(block, key, want string) {
 
 func (d *decoder) target(t *Target, listen string) {
 	key := "targets." + show(t.Name)
-	d.missing(key, "endpoints", "at least one URL such as http://127.0.0.1:9000")
-	first := make(map[string]int)
-	for i, e := range t.Endpoints {
-		u := e.URL
-		if u == nil {
-			continue // was refused
-		}
-		at := d.At(fmt.Sprintf("%s.endpoints[%d]", key, i))
-		host := net.JoinHostPort(strings.ToLower(u.Hostname()), portOf(u))
-		same := u.Scheme + host + strings.TrimSuffix(u.EscapedPath(), "/")
-		if j, ok := first[same]; ok {
-			d.Problem(at, "%s: given twice: first as endpoints[%d]", show(u.String()), j)
-			continue
-		}
-		first[same] = i
-		if ip, err := netip.ParseAddr(u.Hostname()); (u.Hostname() == "localhost" || err == nil && ip.IsLoopback()) && clash(listen, host) {
-			d.Problem(at, "%s: the gateway itself, which listens on %s: want the address of the service", show(u.String()), listen)
-		}
-	}
+	d.endpoints(t, key, listen)
+	d.balance(&t.Balance, key+".balance")
+	d.transportTLS(t, key)
 	d.engine(t, key)
 }
 
@@ -360,6 +346,13 @@ var (
 	methodName = regexp.MustCompile(`^[A-Z][A-Z-]{0,30}$`)
 )
 
+func parseName(s string) (string, string) {
+	if !token.MatchString(s) || len(s) > 63 {
+		return "", "not a name: want up to 63 letters, digits and !#$%&'*+-.^_`|~, without spaces"
+	}
+	return s, ""
+}
+
 func address(p *string) value {
 	return text[string]{p: p, want: "an address such as 127.0.0.1:8080", parse: parseAddress, show: itself}
 }
@@ -385,8 +378,8 @@ func isPort(s string) bool {
 }
 
 func isHost(s string) bool {
-	_, err := netip.ParseAddr(s)
-	return err == nil || hostName.MatchString(s)
+	ip, err := netip.ParseAddr(s)
+	return err == nil && (ip.Zone() == "" || hostName.MatchString(ip.Zone())) || hostName.MatchString(s)
 }
 
 // clash reports whether two addresses cannot both be listened on, as far as that can be seen without a resolver.
@@ -407,45 +400,6 @@ func clash(a, b string) bool {
 		return strings.ToLower(host)
 	}
 	return any(hostA) || any(hostB) || local(hostA) == local(hostB)
-}
-
-func endpoint(p **url.URL) value {
-	return text[*url.URL]{p: p, want: "a URL such as http://127.0.0.1:9000", parse: parseEndpoint, show: (*url.URL).String}
-}
-
-func parseEndpoint(s string) (*url.URL, string) {
-	const want = "want http://host:port or https://host:port, perhaps with a path"
-	u, err := url.Parse(s)
-	switch {
-	case strings.Contains(s, "@"):
-		// Before anything else, so that a password is never part of another message.
-		return nil, "a user or password does not belong here: " + want
-	case strings.ContainsAny(s, "?#"):
-		return nil, "a query or fragment does not belong here: " + want
-	case err != nil:
-		return nil, "not a URL: " + want
-	case u.Scheme != "http" && u.Scheme != "https":
-		return nil, "neither http nor https: " + want
-	case u.Opaque != "" || u.Hostname() == "" || !isHost(u.Hostname()):
-		return nil, "no host: " + want
-	case strings.HasSuffix(u.Host, ":") || u.Port() != "" && (!isPort(u.Port()) || u.Port() == "0"):
-		return nil, "not a port from 1 to 65535: " + want
-	}
-	// A path that was not escaped in the one canonical way is, once it was printed: two spellings, one URL.
-	if u, err = url.Parse(u.String()); err != nil {
-		return nil, "not a URL: " + want
-	}
-	return u, ""
-}
-
-func portOf(u *url.URL) string {
-	if p := u.Port(); p != "" {
-		return p
-	}
-	if u.Scheme == "https" {
-		return "443"
-	}
-	return "80"
 }
 
 func parsePath(s string) (string, string) {

@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -36,14 +37,21 @@ routes:
 
 // everything sets every key, none to its default.
 const everything = `
+name: edge-1
 listen: "[::1]:80"
-admin: {enabled: false, listen: ":81"}
+tls: {cert: tls/cert.pem, key: "/etc/cortex/a key", client_ca: ca.pem, min_version: "1.3"}
+admin: {enabled: false, listen: ":81", token_file: /run/secrets/token, tls: {cert: c, key: k}}
 log: {level: debug, format: json}
+access_log: {path: /var/log/cortex.log, sample: 0.01, errors: 0}
+reload: {watch: false, interval: 100ms}
+memory: {limit: 1GiB}
 drain: {delay: 3s, timeout: 0s}
-server: {read_header_timeout: 1s, body_timeout: 1h, idle_timeout: 30s, max_header_bytes: 1MiB}
+server: {read_header_timeout: 1s, body_timeout: 1h, idle_timeout: 30s, max_header_bytes: 1MiB,
+  write_timeout: 1s, max_header_fields: 50, max_url_bytes: 1KiB, max_body_bytes: 0B, min_body_rate: 0B, http2: false, h2c: false,
+  max_streams: 7, max_connections: 10000, connections_per_client: 0}
 targets:
   ledger:
-    endpoints: ["https://a.example:8443/base/path", http://10.0.0.1]
+    endpoints: ["https://a.example:8443/base/path", http://10.0.0.1, {url: "h2c://[fe80::1%25eth0]:81", weight: 3}]
     profile: article
     levels: 5
     weights: {F: 0.2, L: 0.3, Q: 0.25, B: 0.05, C: 0.2}
@@ -57,7 +65,10 @@ targets:
     concurrency: 10
     shed: {signal: pressure}
     remote: {trust: 0}
-    transport: {dial_timeout: 1s, max_idle_per_host: 7, idle_timeout: 1h1m}
+    balance: {eject: {enabled: false, failures: 1, max_share: 1, base_time: 1m, max_time: 1h}, slow_start: 0s,
+      check: {path: "/up now", interval: 100ms, timeout: 100ms, healthy: 1, unhealthy: 1}, resolve: 0s}
+    transport: {dial_timeout: 1s, max_idle_per_host: 7, idle_timeout: 1h1m, max_age: 0s,
+      tls: {ca: ca.pem, cert: me.pem, key: "5", server_name: ledger.internal}}
   9: {endpoints: ["http://[fd00::1]:9"], weights: read-heavy}
 routes:
   - {path: /a/b/, target: ledger, methods: [GET, M-SEARCH]}
@@ -68,7 +79,7 @@ routes:
     fallback:
       cache: {max_age: 1h, max_entries: 5, max_bytes: 2MiB}
       static: {status: 503, body: "a: 'b' \"c\"\r\n\t# d\n\n  é \x01\u2028\ufeff", content_type: "text/plain; charset=latin1"}
-  - {path: "/ü & x", target: 9, priority: 3}
+  - {path: "/ü & x", target: 9, priority: 3, shadow: true}
 `
 
 const target = "targets: {a: {endpoints: [http://127.0.0.1:9000]}}\n"
@@ -88,7 +99,7 @@ func TestDesignSampleLoads(t *testing.T) {
 		t.Errorf("addresses: %+v", f)
 	}
 	p := f.Target("payments")
-	if p == nil || len(p.Endpoints) != 1 || p.Endpoints[0].String() != "http://127.0.0.1:9000" {
+	if p == nil || len(p.Endpoints) != 1 || p.Endpoints[0].URL.String() != "http://127.0.0.1:9000" {
 		t.Fatalf("target: %+v", p)
 	}
 	c, err := f.Engine("payments")
@@ -114,11 +125,22 @@ func TestEverythingIsReadAsWritten(t *testing.T) {
 	l := f.Target("ledger")
 	c := l.Engine
 	for name, got := range map[string]struct{ got, want any }{
-		"admin":           {f.Admin, config.Admin{Listen: ":81"}},
-		"drain":           {f.Drain, config.Drain{Delay: 3 * time.Second}},
-		"server":          {f.Server, config.Server{ReadHeaderTimeout: time.Second, BodyTimeout: time.Hour, IdleTimeout: 30 * time.Second, MaxHeaderBytes: 1 << 20}},
-		"log":             {fmt.Sprint(f.Log), "{DEBUG json}"},
-		"transport":       {l.Transport, config.Transport{DialTimeout: time.Second, MaxIdlePerHost: 7, IdleTimeout: time.Hour + time.Minute}},
+		"name": {f.Name, "edge-1"},
+		"tls":  {*f.TLS, config.TLS{Cert: "tls/cert.pem", Key: "/etc/cortex/a key", ClientCA: "ca.pem", MinVersion: tls.VersionTLS13}},
+		"admin": {f.Admin, config.Admin{Listen: ":81", TokenFile: "/run/secrets/token",
+			TLS: &config.TLS{Cert: "c", Key: "k", MinVersion: tls.VersionTLS12}}},
+		"access log": {*f.AccessLog, config.AccessLog{Path: "/var/log/cortex.log", Sample: 0.01}},
+		"reload":     {f.Reload, config.Reload{Interval: 100 * time.Millisecond}},
+		"memory":     {f.Memory, config.Memory{Limit: 1 << 30}},
+		"drain":      {f.Drain, config.Drain{Delay: 3 * time.Second}},
+		"server": {f.Server, config.Server{ReadHeaderTimeout: time.Second, BodyTimeout: time.Hour, IdleTimeout: 30 * time.Second,
+			WriteTimeout: time.Second, MaxHeaderBytes: 1 << 20, MaxHeaderFields: 50, MaxURLBytes: 1 << 10, MaxStreams: 7, MaxConnections: 10000}},
+		"endpoints": {fmt.Sprint(l.Endpoints), "[{https://a.example:8443/base/path 1} {http://10.0.0.1 1} {h2c://[fe80::1%25eth0]:81 3}]"},
+		"balance": {l.Balance, config.Balance{Eject: config.Eject{Failures: 1, MaxShare: 1, BaseTime: time.Minute, MaxTime: time.Hour},
+			Check: &config.Check{Path: "/up now", Interval: 100 * time.Millisecond, Timeout: 100 * time.Millisecond, Healthy: 1, Unhealthy: 1}}},
+		"log": {fmt.Sprint(f.Log), "{DEBUG json}"},
+		"transport": {l.Transport, config.Transport{DialTimeout: time.Second, MaxIdlePerHost: 7, IdleTimeout: time.Hour + time.Minute,
+			TLS: config.TransportTLS{CA: "ca.pem", Cert: "me.pem", Key: "5", ServerName: "ledger.internal"}}},
 		"profile":         {c.Profile, cortex.Article},
 		"no retries":      {[]any{c.MaxRetries, c.DisableRetries}, []any{0, true}},
 		"no income":       {c.Budget.MinPerSecond < 0, true},
@@ -133,6 +155,7 @@ func TestEverythingIsReadAsWritten(t *testing.T) {
 		"default of five": {f.Routes[0].Priority.Default, 2},
 		"header":          {f.Routes[1].Priority.Header, "X-Tier"},
 		"tiers":           {f.Routes[1].Priority.Tiers, map[string]int{"gold": 4, "null": 0}},
+		"shadow":          {[]bool{f.Routes[1].Shadow, f.Routes[2].Shadow}, []bool{false, true}},
 		"scalar":          {f.Routes[2].Priority, config.Priority{Default: 3, Trust: f.Routes[0].Priority.Trust}},
 		"cache":           {*f.Routes[1].Fallback.Cache, config.Cache{MaxAge: time.Hour, MaxEntries: 5, MaxBytes: 2 << 20}},
 		"body":            {f.Routes[1].Fallback.Static.Body, "a: 'b' \"c\"\r\n\t# d\n\n  é \x01\u2028\ufeff"},
@@ -261,7 +284,7 @@ func TestAccepted(t *testing.T) {
 	for name, text := range map[string]string{
 		"highest priority":       target + "routes: [{path: /, priority: 10}]",
 		"highest tier":           target + "routes: [{path: /, priority: {header: a, tiers: {x: 10, y: 0}}}]",
-		"any free port twice":    "listen: :0\nadmin: {listen: ':0'}\n" + target,
+		"any free port twice":    "listen: :0\nadmin: {listen: 'localhost:0'}\n" + target,
 		"one port, two hosts":    "listen: 127.0.0.1:80\nadmin: {listen: 127.0.0.2:80}\n" + target,
 		"admin off":              "listen: :9095\nadmin: {enabled: false}\n" + target,
 		"same port, other host":  "listen: :9000\ntargets: {a: {endpoints: [http://10.0.0.1:9000]}}",
@@ -283,13 +306,13 @@ func TestAccepted(t *testing.T) {
 }
 
 func TestUpstreamIsTheSameWithoutAFile(t *testing.T) {
-	f, err := config.Upstream("http://127.0.0.1:9000", "127.0.0.1:1", ":2")
+	f, err := config.Upstream("http://127.0.0.1:9000", "127.0.0.1:1", "[::1]:2")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := parse(t, `
 listen: 127.0.0.1:1
-admin: {listen: ":2"}
+admin: {listen: "[::1]:2"}
 targets: {upstream: {endpoints: [http://127.0.0.1:9000]}}
 routes: [{path: /, priority: {header: X-Priority}}]`)
 	if !reflect.DeepEqual(f, want) {
@@ -303,11 +326,12 @@ routes: [{path: /, priority: {header: X-Priority}}]`)
 
 func TestUpstreamProblemsNameTheFlag(t *testing.T) {
 	for _, c := range []struct{ upstream, listen, admin, want string }{
-		{"", "x", "y:z", `--upstream: "": neither http nor https: want http://host:port or https://host:port, perhaps with a path
+		{"", "x", "y:z", `--upstream: "": neither http, https nor h2c: want http://host:port, https://host:port or h2c://host:port, perhaps with a path
 --listen: x: not an address: want host:port, such as 127.0.0.1:8080, or :8080 for all interfaces
 --admin: y:z: not a port from 0 to 65535: want host:port, such as 127.0.0.1:8080, or :8080 for all interfaces`},
+		{"http://h", "", ":2", "--admin: :2: refused beyond loopback without a token_file or tls.client_ca: want one of these, or an address such as 127.0.0.1:9095"},
 		{"http://h", ":80", "127.0.0.1:80", "--admin: 127.0.0.1:80: the same port as listen, :80: want another"},
-		{"{a: [*x", "", "", "--upstream: {a: [*x: not a URL: want http://host:port or https://host:port, perhaps with a path"},
+		{"{a: [*x", "", "", "--upstream: {a: [*x: not a URL: want http://host:port, https://host:port or h2c://host:port, perhaps with a path"},
 	} {
 		_, err := config.Upstream(c.upstream, c.listen, c.admin)
 		if err == nil || err.Error() != c.want {

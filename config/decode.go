@@ -78,9 +78,15 @@ func (d *decoder) scalar(n *yaml.Node, at place, kind string) (string, bool) {
 // show makes a value of the file fit for a message.
 func show(s string) string { return strictyaml.Show(hide(s)) }
 
+// pemMark begins a key or a certificate.
+const pemMark = "-----BEGIN"
+
 // hide takes out of a value what may be a secret. Whoever puts a password into a URL finds it in the wrong place soon enough; it
 // must not be in the log too.
 func hide(s string) string {
+	if strings.Contains(s, pemMark) {
+		return pemMark + "…" // a key where the path of its file should be
+	}
 	if i := strings.LastIndexByte(s, '@'); i >= 0 {
 		head := ""
 		if j := strings.Index(s[:i], "//"); j >= 0 && j < len("https:")+1 {

@@ -140,15 +140,16 @@ t.yaml:4:33: targets.a.breaker.theta_slow: 0.98: want between 0.01 and 0.9316 (a
 		"admin on the same port": {"listen: :9095\n" + target, "t.yaml:1:1: admin.listen: 127.0.0.1:9095: the same port as listen, :9095: want another"},
 
 		"admin on all interfaces": {"admin: {listen: ':8080'}\n" + target,
-			"t.yaml:1:9: admin.listen: :8080: the same port as listen, 127.0.0.1:8080: want another"},
+			"t.yaml:1:9: admin.listen: :8080: refused beyond loopback without a token_file or tls.client_ca: want one of these, or an address such as 127.0.0.1:9095\n" +
+				"t.yaml:1:9: admin.listen: :8080: the same port as listen, 127.0.0.1:8080: want another"},
 		"admin by another name": {"admin: {listen: localhost:8080}\n" + target,
 			"t.yaml:1:9: admin.listen: localhost:8080: the same port as listen, 127.0.0.1:8080: want another"},
 		"port of an endpoint": {"targets: {a: {endpoints: ['http://h:65536', 'https://h:']}}",
-			`t.yaml:1:27: targets.a.endpoints[0]: http://h:65536: not a port from 1 to 65535: want http://host:port or https://host:port, perhaps with a path
-t.yaml:1:45: targets.a.endpoints[1]: https://h:: not a port from 1 to 65535: want http://host:port or https://host:port, perhaps with a path`},
+			`t.yaml:1:27: targets.a.endpoints[0]: http://h:65536: not a port from 1 to 65535: want http://host:port, https://host:port or h2c://host:port, perhaps with a path
+t.yaml:1:45: targets.a.endpoints[1]: https://h:: not a port from 1 to 65535: want http://host:port, https://host:port or h2c://host:port, perhaps with a path`},
 		"host of an endpoint": {"targets: {a: {endpoints: ['http:///x', 'http:h']}}",
-			`t.yaml:1:27: targets.a.endpoints[0]: http:///x: no host: want http://host:port or https://host:port, perhaps with a path
-t.yaml:1:40: targets.a.endpoints[1]: http:h: no host: want http://host:port or https://host:port, perhaps with a path`},
+			`t.yaml:1:27: targets.a.endpoints[0]: http:///x: no host: want http://host:port, https://host:port or h2c://host:port, perhaps with a path
+t.yaml:1:40: targets.a.endpoints[1]: http:h: no host: want http://host:port, https://host:port or h2c://host:port, perhaps with a path`},
 		"nested too deeply": {"log: " + strings.Repeat("[", 20) + strings.Repeat("]", 20) + "\n" + target,
 			"t.yaml:1:1: log: a list: want a block of keys\nt.yaml:1:25: log" + strings.Repeat("[0]", 19) + ": nested too deeply"},
 
@@ -256,7 +257,7 @@ func TestMisspeltKeysAreRefused(t *testing.T) {
 		"inside an option":      {target + "routes:\n- path: /\n  fallback: {cache: {maxage: 1s}}\n", "t.yaml:4:22: routes[0].fallback.cache.maxage: unknown key: did you mean max_age?"},
 		"in other words":        {"targets:\n  a: {endpoints: [http://h], retry: {retries: 2}}\n", "t.yaml:2:38: targets.a.retry.retries: unknown key: did you mean max_retries?"},
 		"far from any": {"zzz: 1\n" + target,
-			"t.yaml:1:1: zzz: unknown key: want one of listen, admin, log, drain, server, targets, routes"},
+			"t.yaml:1:1: zzz: unknown key: want one of name, listen, tls, admin, log, access_log, drain, reload, memory, server, targets, routes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := problems(t, c.text).Error(); got != c.want {

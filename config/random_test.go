@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/seed-a29ca62a/cortex"
-	"github.com/seed-a29ca62a/cortex/strictyaml"
 )
 
 // randomText is a value that v takes, as YAML; false where only a hand can write one.
@@ -25,7 +24,10 @@ func randomText(r *rand.Rand, v value) (string, bool) {
 	}
 	switch v := v.(type) {
 	case duration:
-		return strictyaml.FormatDuration(v.lo + (v.hi-v.lo)>>r.IntN(40)), true
+		if v.orZero && r.IntN(4) == 0 {
+			return "0s", true
+		}
+		return formatDuration(v.lo + (v.hi-v.lo)>>r.IntN(40)), true
 	case size:
 		return formatSize(v.lo + (v.hi-v.lo)>>r.IntN(30)), true
 	case count:
@@ -66,6 +68,19 @@ func randomBlock(r *rand.Rand, b block, always ...string) string {
 	return "{" + strings.Join(keys, ", ") + "}"
 }
 
+// randomEndpoints is the list of one to four, some with a weight.
+func randomEndpoints(r *rand.Rand) string {
+	var items []string
+	for i := range 1 + r.IntN(4) {
+		item := fmt.Sprintf("%s://192.0.2.%d", []string{"http", "https", "h2c"}[r.IntN(3)], i)
+		if r.IntN(2) == 0 {
+			item = fmt.Sprintf("{url: %s, weight: %d}", item, 1+r.IntN(1000))
+		}
+		items = append(items, item)
+	}
+	return "endpoints: [" + strings.Join(items, ", ") + "]"
+}
+
 // For random files of values in range: what is accepted prints as what parses to the same, and makes engines; what is not is
 // refused by how values go together, and by nothing else.
 func TestRandomFilesPrintAsThemselves(t *testing.T) {
@@ -78,14 +93,17 @@ func TestRandomFilesPrintAsThemselves(t *testing.T) {
 			body.WriteRune(odd[r.IntN(len(odd))])
 		}
 		text := strings.TrimSuffix(randomBlock(r, newFile().block()), "}") +
-			", targets: {a: " + randomBlock(r, (&Target{}).block(), "endpoints: [http://192.0.2.1]") + "}" +
+			", tls: " + randomBlock(r, (&TLS{}).block(), "cert: a.pem, key: /b.key") +
+			", access_log: " + randomBlock(r, (&AccessLog{}).block()) +
+			", targets: {a: " + strings.Replace(randomBlock(r, (&Target{}).block(), randomEndpoints(r)),
+			"balance: {", "balance: {check: "+randomBlock(r, (&Check{}).block(), "path: /up")+", ", 1) + "}" +
 			", routes: [{path: /, fallback: {cache: " + randomBlock(r, (&Cache{}).block()) +
 			", static: {status: " + strconv.Itoa(206+r.IntN(98)) + ", body: " + yamlQuote(body.String()) + "}}}]}"
-		text = strings.Replace(text, "{, ", "{", 1)
+		text = strings.ReplaceAll(strings.ReplaceAll(text, "{, ", "{"), ", }", "}")
 		f, err := Parse("", []byte(text))
 		if err != nil {
 			for _, p := range err.(Errors) {
-				if !strings.Contains(p.Message, "want at least base_delay") && !strings.Contains(p.Message, "is above max") &&
+				if !strings.Contains(p.Message, "want at least base_") && !strings.Contains(p.Message, "want at most interval") && !strings.Contains(p.Message, "is above max") &&
 					!strings.Contains(p.Message, "below min") && !strings.Contains(p.Message, "at confidence") {
 					t.Fatalf("%v\nof\n%s", p, text)
 				}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -44,6 +45,14 @@ func newTarget(name string) Target {
 	}
 }
 
+func newTLS() *TLS { return &TLS{MinVersion: tls.VersionTLS12} }
+
+func newAccessLog() *AccessLog { return &AccessLog{Path: "-", Sample: 1, Errors: 1} }
+
+func newCheck() *Check {
+	return &Check{Interval: 5 * time.Second, Timeout: time.Second, Healthy: 2, Unhealthy: 3}
+}
+
 func newCache() *Cache {
 	return &Cache{MaxAge: time.Minute, MaxEntries: fallback.DefaultMaxEntries, MaxBytes: fallback.DefaultMaxBytes}
 }
@@ -59,10 +68,14 @@ func loopback() []netip.Prefix {
 
 func (f *File) block() block {
 	return block{
+		{key: "name", value: text[string]{p: &f.Name, want: "a name such as cortex", parse: parseName, show: itself, bare: true}},
 		{key: "listen", value: address(&f.Listen)},
+		{key: "tls", value: optional[TLS]{&f.TLS, newTLS, (*TLS).block}},
 		{key: "admin", value: block{
 			{key: "enabled", value: toggle{p: &f.Admin.Enabled}},
 			{key: "listen", value: address(&f.Admin.Listen)},
+			{key: "token_file", value: file(&f.Admin.TokenFile)},
+			{key: "tls", value: optional[TLS]{&f.Admin.TLS, newTLS, (*TLS).block}},
 		}},
 		{key: "log", value: block{
 			{key: "level", value: choice[slog.Level]{&f.Log.Level,
@@ -70,19 +83,41 @@ func (f *File) block() block {
 				func(l slog.Level) string { return strings.ToLower(l.String()) }}},
 			{key: "format", value: choice[string]{&f.Log.Format, []string{"text", "json"}, itself}},
 		}},
+		{key: "access_log", value: optional[AccessLog]{&f.AccessLog, newAccessLog, (*AccessLog).block}},
 		{key: "drain", value: block{
-			{key: "delay", value: duration{&f.Drain.Delay, 0, time.Hour}},
-			{key: "timeout", value: duration{&f.Drain.Timeout, 0, day}},
+			{key: "delay", value: duration{p: &f.Drain.Delay, hi: time.Hour}},
+			{key: "timeout", value: duration{p: &f.Drain.Timeout, hi: day}},
 		}},
-		{key: "server", value: block{
-			{key: "read_header_timeout", value: duration{&f.Server.ReadHeaderTimeout, time.Millisecond, time.Hour}},
-			{key: "body_timeout", value: duration{&f.Server.BodyTimeout, time.Second, time.Hour}},
-			{key: "idle_timeout", value: duration{&f.Server.IdleTimeout, time.Millisecond, day}},
-			{key: "max_header_bytes", value: size{&f.Server.MaxHeaderBytes, 1 << 10, 16 << 20}},
+		{key: "reload", value: block{
+			{key: "watch", value: toggle{p: &f.Reload.Watch}},
+			{key: "interval", value: duration{p: &f.Reload.Interval, lo: 100 * time.Millisecond, hi: time.Hour}},
 		}},
+		{key: "memory", value: block{
+			{key: "limit", value: size{&f.Memory.Limit, 1 << 20, 1 << 40}},
+		}},
+		{key: "server", value: f.Server.block()},
 		{key: "targets", value: targets{&f.Targets}},
 		{key: "routes", value: list[Route]{p: &f.Routes, most: MaxRoutes, what: "routes",
 			item: func(r *Route) value { return r.block() }}},
+	}
+}
+
+func (s *Server) block() block {
+	return block{
+		{key: "read_header_timeout", value: duration{p: &s.ReadHeaderTimeout, lo: time.Millisecond, hi: time.Hour}},
+		{key: "body_timeout", value: duration{p: &s.BodyTimeout, lo: time.Second, hi: time.Hour}},
+		{key: "idle_timeout", value: duration{p: &s.IdleTimeout, lo: time.Millisecond, hi: day}},
+		{key: "write_timeout", value: duration{p: &s.WriteTimeout, lo: time.Second, hi: time.Hour}},
+		{key: "max_header_bytes", value: size{&s.MaxHeaderBytes, 1 << 10, 16 << 20}},
+		{key: "max_header_fields", value: count{&s.MaxHeaderFields, 10, 10_000}},
+		{key: "max_url_bytes", value: size{&s.MaxURLBytes, 128, 1 << 20}},
+		{key: "max_body_bytes", value: size{&s.MaxBodyBytes, 0, 1 << 40}},
+		{key: "min_body_rate", value: size{&s.MinBodyRate, 0, 1 << 20}},
+		{key: "http2", value: toggle{p: &s.HTTP2}},
+		{key: "h2c", value: toggle{p: &s.H2C}},
+		{key: "max_streams", value: count{&s.MaxStreams, 1, 10_000}},
+		{key: "max_connections", value: count{&s.MaxConnections, 0, 1_000_000}},
+		{key: "connections_per_client", value: count{&s.ConnectionsPerClient, 0, 1_000_000}},
 	}
 }
 
@@ -95,8 +130,7 @@ func (t *Target) block() block {
 		article = "not in force: profile article only"
 	}
 	return block{
-		{key: "endpoints", value: list[Endpoint]{p: &t.Endpoints, most: MaxEndpoints, what: "URLs",
-			item: func(e *Endpoint) value { e.Weight = 1; return endpoint(&e.URL) }}},
+		{key: "endpoints", value: endpoints(&t.Endpoints)},
 		{key: "profile", field: "Profile", value: choice[cortex.Profile]{&c.Profile,
 			[]cortex.Profile{cortex.Adaptive, cortex.Article}, cortex.Profile.String}},
 		{key: "levels", field: "Levels", value: count{&c.Levels, 1, limit.MaxLevels}},
@@ -107,8 +141,8 @@ func (t *Target) block() block {
 			{key: "backoff", field: "Backoff.Law", value: choice[backoff.Law]{&c.Backoff.Law,
 				[]backoff.Law{backoff.Pressure, backoff.Exponential, backoff.FullJitter, backoff.EqualJitter, backoff.Decorrelated},
 				backoff.Law.String}},
-			{key: "base_delay", field: "Backoff.Base", value: duration{&c.Backoff.Base, time.Millisecond, day}},
-			{key: "max_delay", field: "Backoff.Max", value: duration{&c.Backoff.Max, time.Millisecond, day}},
+			{key: "base_delay", field: "Backoff.Base", value: duration{p: &c.Backoff.Base, lo: time.Millisecond, hi: day}},
+			{key: "max_delay", field: "Backoff.Max", value: duration{p: &c.Backoff.Max, lo: time.Millisecond, hi: day}},
 			{key: "non_idempotent", value: toggle{p: &t.NonIdempotent}},
 			{key: "replay_limit", value: size{&t.ReplayLimit, 0, 64 << 20}},
 		}},
@@ -119,8 +153,8 @@ func (t *Target) block() block {
 				number{p: &c.Budget.MinPerSecond, hi: 1e6}, &c.Budget.MinPerSecond, -1, nil}},
 		}},
 		{key: "breaker", value: block{
-			{key: "open_for", field: "Breaker.OpenFor", value: duration{&c.Breaker.OpenFor, time.Millisecond, day}},
-			{key: "probe_every", field: "Breaker.ProbeEvery", value: duration{&c.Breaker.ProbeEvery, time.Millisecond, day}},
+			{key: "open_for", field: "Breaker.OpenFor", value: duration{p: &c.Breaker.OpenFor, lo: time.Millisecond, hi: day}},
+			{key: "probe_every", field: "Breaker.ProbeEvery", value: duration{p: &c.Breaker.ProbeEvery, lo: time.Millisecond, hi: day}},
 			{key: "probes_to_close", field: "Breaker.ProbesToClose", value: count{&c.Breaker.ProbesToClose, 1, 1000}},
 			{key: "max_probes", field: "Breaker.MaxProbes", value: count{&c.Breaker.MaxProbes, 1, 64}},
 			{key: "threshold", field: "Breaker.Threshold", note: article,
@@ -136,11 +170,11 @@ func (t *Target) block() block {
 		}},
 		{key: "timeout", value: block{
 			{key: "enabled", value: toggle{p: &c.DisableTimeout, invert: true}},
-			{key: "min", field: "Timeout.Min", value: duration{&c.Timeout.Min, time.Millisecond, day}},
-			{key: "max", field: "Timeout.Max", value: duration{&c.Timeout.Max, time.Millisecond, day}},
-			{key: "bootstrap", field: "Timeout.Bootstrap", value: duration{&c.Timeout.Bootstrap, time.Millisecond, day}},
+			{key: "min", field: "Timeout.Min", value: duration{p: &c.Timeout.Min, lo: time.Millisecond, hi: day}},
+			{key: "max", field: "Timeout.Max", value: duration{p: &c.Timeout.Max, lo: time.Millisecond, hi: day}},
+			{key: "bootstrap", field: "Timeout.Bootstrap", value: duration{p: &c.Timeout.Bootstrap, lo: time.Millisecond, hi: day}},
 		}},
-		{key: "deadline", field: "Deadline", value: duration{&c.Deadline, 0, day}},
+		{key: "deadline", field: "Deadline", value: duration{p: &c.Deadline, hi: day}},
 		{key: "limit", value: block{
 			{key: "min", field: "Limit.Min", note: adaptive, value: count{&c.Limit.Min, 1, 1_000_000}},
 			{key: "max", field: "Limit.Max", note: adaptive, value: count{&c.Limit.Max, 0, 1_000_000}},
@@ -154,11 +188,8 @@ func (t *Target) block() block {
 			{key: "trust", field: "RemoteTrust", value: orNone[float64]{
 				number{p: &c.RemoteTrust, hi: 1}, &c.RemoteTrust, 0, &c.DistrustRemote}},
 		}},
-		{key: "transport", value: block{
-			{key: "dial_timeout", value: duration{&t.Transport.DialTimeout, time.Millisecond, time.Hour}},
-			{key: "max_idle_per_host", value: count{&t.Transport.MaxIdlePerHost, 1, 100_000}},
-			{key: "idle_timeout", value: duration{&t.Transport.IdleTimeout, time.Millisecond, day}},
-		}},
+		{key: "balance", value: t.Balance.block()},
+		{key: "transport", value: t.Transport.block()},
 	}
 }
 
@@ -175,12 +206,13 @@ func (r *Route) block() block {
 			{key: "cache", value: optional[Cache]{&r.Fallback.Cache, newCache, (*Cache).block}},
 			{key: "static", value: optional[Static]{&r.Fallback.Static, newStatic, (*Static).block}},
 		}},
+		{key: "shadow", value: toggle{p: &r.Shadow}},
 	}
 }
 
 func (c *Cache) block() block {
 	return block{
-		{key: "max_age", value: duration{&c.MaxAge, time.Millisecond, 365 * day}},
+		{key: "max_age", value: duration{p: &c.MaxAge, lo: time.Millisecond, hi: 365 * day}},
 		{key: "max_entries", value: count{&c.MaxEntries, 1, 10_000_000}},
 		{key: "max_bytes", value: size{&c.MaxBytes, 1 << 10, 64 << 30}},
 	}
@@ -306,7 +338,7 @@ func (v priority) block() block {
 	return block{
 		{key: "default", value: count{&v.p.Default, 0, limit.MaxLevels}},
 		{key: "header", value: text[string]{p: &v.p.Header, want: "the name of a header such as X-Priority",
-			parse: parseHeader, show: itself}},
+			parse: parseHeader, show: itself, unset: true}},
 		{key: "trust", value: list[netip.Prefix]{p: &v.p.Trust, most: 1000, what: "networks",
 			item: func(p *netip.Prefix) value {
 				return text[netip.Prefix]{p: p, want: "a network such as 10.0.0.0/8", parse: parseNetwork, show: netip.Prefix.String}
@@ -324,13 +356,7 @@ func (v priority) read(d *decoder, n *yaml.Node, at place) {
 	v.block().read(d, n, at)
 }
 
-func (v priority) write() *yaml.Node {
-	b := v.block()
-	if v.p.Header == "" { // then there are no tiers either
-		b = slices.DeleteFunc(b, func(e entry) bool { return e.key == "header" })
-	}
-	return b.write()
-}
+func (v priority) write() *yaml.Node { return v.block().write() }
 
 // tiers is a mapping of names to priorities.
 type tiers struct{ p *map[string]int }

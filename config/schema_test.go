@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"math"
+	"net/url"
 	"os"
 	"regexp"
 	"slices"
@@ -12,7 +13,6 @@ import (
 
 	"github.com/seed-a29ca62a/cortex"
 	"github.com/seed-a29ca62a/cortex/backoff"
-	"github.com/seed-a29ca62a/cortex/strictyaml"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -20,6 +20,14 @@ var update = flag.Bool("update", false, "print the rows of docs/configuration.md
 
 // A row is a key of the reference.
 type row struct{ key, kind, def string }
+
+// inside is the block, with its defaults where it is off.
+func (v optional[T]) inside() block {
+	if *v.p == nil {
+		return v.block(v.fresh())
+	}
+	return v.block(*v.p)
+}
 
 // rows walks the table of keys.
 func rows(b block, prefix string) []row {
@@ -29,12 +37,14 @@ func rows(b block, prefix string) []row {
 		switch v := e.value.(type) {
 		case block:
 			all = append(all, rows(v, key+".")...)
-		case optional[Cache]:
+		case interface{ inside() block }:
+			all = append(all, row{key, e.value.kind(), ""})
+			all = append(all, rows(v.inside(), key+".")...)
+		case list[Endpoint]:
 			all = append(all, row{key, v.kind(), ""})
-			all = append(all, rows(v.block(*v.p), key+".")...)
-		case optional[Static]:
-			all = append(all, row{key, v.kind(), ""})
-			all = append(all, rows(v.block(*v.p), key+".")...)
+			one := v.fresh()
+			one.URL = new(url.URL)
+			all = append(all, rows(endpoint{&one}.block(), key+"[].")...)
 		case priority:
 			all = append(all, row{key, v.kind(), ""})
 			all = append(all, rows(v.block(), key+".")...)
@@ -80,6 +90,11 @@ func reference(t *testing.T) (sections []string, of map[string][]row) {
 		"targets": "required", "routes": "`/` to the one target",
 		"endpoints": "required", "path": "required", "target": "the one target", "fallback.static.status": "required",
 		"methods": "all", "priority.default": "levels / 2", "priority.header": "none", "priority.trust": "[127.0.0.0/8, ::1/128]",
+		"tls": "off", "tls.cert": "required", "tls.key": "required", "tls.client_ca": "none",
+		"admin.token_file": "none", "admin.tls": "off", "admin.tls.cert": "required", "admin.tls.key": "required",
+		"admin.tls.client_ca": "none", "access_log": "off", "endpoints[].url": "required", "balance.check": "off",
+		"balance.check.path": "required", "transport.tls.ca": "the system's", "transport.tls.cert": "none",
+		"transport.tls.key": "none", "transport.tls.server_name": "the endpoint's host",
 		"priority": "", "fallback.static.content_type": "`text/plain; charset=utf-8`", "fallback.cache": "off", "fallback.static": "off",
 	}
 	for _, section := range of {
@@ -181,7 +196,7 @@ func TestEngineAcceptsTheRangesOfTheTable(t *testing.T) {
 	ends := func(v value) (e [2]string, ok bool) {
 		switch v := v.(type) {
 		case duration:
-			return [2]string{strictyaml.FormatDuration(v.lo), strictyaml.FormatDuration(v.hi)}, true
+			return [2]string{formatDuration(v.lo), formatDuration(v.hi)}, true
 		case size:
 			return [2]string{formatSize(v.lo), formatSize(v.hi)}, true
 		case count:
@@ -197,11 +212,11 @@ func TestEngineAcceptsTheRangesOfTheTable(t *testing.T) {
 		return e, false
 	}
 	tried := 0
-	var walk func(b block, prefix string)
-	walk = func(b block, prefix string) {
+	var walk func(b block, path []string)
+	walk = func(b block, path []string) {
 		for _, e := range b {
 			if inner, ok := e.value.(block); ok {
-				walk(inner, e.key)
+				walk(inner, append(slices.Clip(path), e.key))
 				continue
 			}
 			both, ok := ends(e.value)
@@ -210,11 +225,11 @@ func TestEngineAcceptsTheRangesOfTheTable(t *testing.T) {
 			}
 			for _, end := range both {
 				text := e.key + ": " + end
-				if prefix != "" {
-					if more := beside[prefix+"."+e.key]; more != "" {
-						text += ", " + more
-					}
-					text = prefix + ": {" + text + "}"
+				if more := beside[strings.Join(append(slices.Clip(path), e.key), ".")]; more != "" {
+					text += ", " + more
+				}
+				for _, outer := range slices.Backward(path) {
+					text = outer + ": {" + text + "}"
 				}
 				for _, profile := range []string{"adaptive", "article"} {
 					file := "targets: {a: {endpoints: [http://h], profile: " + profile + ", " + text + "}}"
@@ -226,7 +241,7 @@ func TestEngineAcceptsTheRangesOfTheTable(t *testing.T) {
 			}
 		}
 	}
-	walk((&Target{}).block(), "")
+	walk((&Target{}).block(), nil)
 	if tried < 80 {
 		t.Errorf("tried only %d", tried)
 	}

@@ -24,6 +24,7 @@ type (
 	duration struct {
 		p      *time.Duration
 		lo, hi time.Duration
+		orZero bool // 0 is taken too
 	}
 	size struct {
 		p      *int64
@@ -49,6 +50,7 @@ type (
 		parse func(string) (v T, problem string)
 		show  func(T) string
 		bare  bool // what looks like a number is text too
+		unset bool // empty is what it is without its key, which is then left out
 	}
 	choice[T comparable] struct {
 		p    *T
@@ -63,7 +65,11 @@ const day = 24 * time.Hour
 var sizeText = regexp.MustCompile(`^(\d{1,15})(B|KiB|MiB|GiB)$`)
 
 func (v duration) kind() string {
-	return fmt.Sprintf("a duration from %s to %s", strictyaml.FormatDuration(v.lo), strictyaml.FormatDuration(v.hi))
+	bounds := fmt.Sprintf("a duration from %s to %s", formatDuration(v.lo), formatDuration(v.hi))
+	if v.orZero {
+		return "0s, or " + bounds
+	}
+	return bounds
 }
 
 func (v duration) read(d *decoder, n *yaml.Node, at place) {
@@ -80,14 +86,16 @@ func (v duration) read(d *decoder, n *yaml.Node, at place) {
 	switch {
 	case err != nil:
 		d.Problem(at, "%s: not a duration: want one such as 5s, 100ms or 1h30m (units ms, s, m, h)", show(s))
-	case t < v.lo || t > v.hi:
+	case (t < v.lo || t > v.hi) && !(v.orZero && t == 0):
 		d.Problem(at, "%s: out of range: want %s", show(s), v.kind())
 	default:
 		*v.p = t
 	}
 }
 
-func (v duration) write() *yaml.Node { return scalarNode(strictyaml.FormatDuration(*v.p)) }
+func (v duration) write() *yaml.Node { return scalarNode(formatDuration(*v.p)) }
+
+func formatDuration(t time.Duration) string { return strictyaml.FormatDuration(t) }
 
 var sizeUnits = []struct {
 	name  string
@@ -262,7 +270,13 @@ func (v text[T]) read(d *decoder, n *yaml.Node, at place) {
 	*v.p = t
 }
 
-func (v text[T]) write() *yaml.Node { return textNode(v.show(*v.p)) }
+func (v text[T]) write() *yaml.Node {
+	s := v.show(*v.p)
+	if v.unset && s == "" {
+		return nil
+	}
+	return textNode(s)
+}
 
 func (v choice[T]) names() []string {
 	names := make([]string, len(v.all))
@@ -412,7 +426,7 @@ func (v list[T]) write() *yaml.Node {
 
 func scalarNode(s string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: s} }
 
-var simpleText = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_/.+-]*$|^https?://[A-Za-z0-9./:_-]*[A-Za-z0-9/]$|^[A-Za-z0-9.]+:\d+$|^[0-9./]+$|^/[A-Za-z0-9/_-]*$`)
+var simpleText = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_/.+-]*$|^(https?|h2c)://[A-Za-z0-9./:_-]*[A-Za-z0-9/]$|^[A-Za-z0-9.]+:\d+$|^[0-9./]+$|^/[A-Za-z0-9/_-]*$`)
 
 // textNode writes text in double quotes unless nothing in it could be taken for anything else.
 func textNode(s string) *yaml.Node {
