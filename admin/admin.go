@@ -33,7 +33,7 @@ type Traffic struct {
 	StaticFallbacks uint64    // answered with the route's static answer
 	ClientAborts    uint64    // the client was gone before it had its whole answer
 	BrokenAnswers   uint64    // the target broke off after its answer had begun
-	ReplaysSkipped  [3]uint64 // failed calls not tried again because their body could not be sent again; by cortexhttp.ReplaySkip − 1
+	ReplaysSkipped  [4]uint64 // failed calls not tried again because their body could not be sent again; by cortexhttp.ReplaySkip − 1
 	Durations       Durations
 	CacheEntries    int
 	CacheBytes      int64

@@ -24,4 +24,8 @@ const (
 	HeaderPressure = "Cortex-Pressure"
 	// HeaderFallback marks an answer that a fallback gave: "cache;age=12" (seconds) or "static".
 	HeaderFallback = "Cortex-Fallback"
+
+	// HeaderExplain with the value "1" asks for the numbers behind what was done with the request, in a field of the same name on the
+	// answer; see [FormatExplain].
+	HeaderExplain = "Cortex-Explain"
 )

@@ -3,6 +3,7 @@ package cortexhttp
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/seed-a29ca62a/cortex"
@@ -24,8 +25,22 @@ type Report struct {
 	// ConnectFailed where it had no connection to the target; both, where connecting took too long. Neither is, where what was
 	// waited for is the caller's own body.
 	TimedOut, ConnectFailed bool
-	// ReplaySkipped says why a failed call whose request could have been sent again was not: its body could not.
+	// ReplaySkipped says why a failed call whose request could have been sent again was not, or would not have been in shadow
+	// mode: its body could not.
 	ReplaySkipped ReplaySkip
+
+	// Shadow is set where TransportConfig.Shadow had the call pass whatever the engine said, which stands in the fields below.
+	// Reason and Rejection say only what was done, and the engine did nothing.
+	Shadow bool
+	// WouldRefuse is the refusal that the call would have met, else nil. Its one attempt was made without a permit.
+	WouldRefuse *cortex.Rejection
+	// WouldCut is set where the attempt would have been cut by its timeout. It counts as TimedOut, whatever came in the end.
+	WouldCut bool
+	// WouldRetry is set where the call would have been tried again, after WouldDelay. Where it failed and would not have been,
+	// WouldReason says why.
+	WouldRetry  bool
+	WouldDelay  time.Duration
+	WouldReason cortex.Reason
 }
 
 // ReplaySkip says why a request body could not be sent again whole.
@@ -37,10 +52,11 @@ const (
 	ReplayBodyTooLarge            // more of it was sent than TransportConfig.MaxReplayBytes
 	ReplayBodyInUse               // the attempt that failed was still reading it
 	ReplayBodyFailed              // reading it, or getting it anew from GetBody, gave an error
+	ReplayNoMemory                // TransportConfig.Memory refused to keep what was sent of it
 	replaySkips
 )
 
-var replaySkipNames = [replaySkips]string{"", "BODY_TOO_LARGE", "BODY_IN_USE", "BODY_FAILED"}
+var replaySkipNames = [replaySkips]string{"", "BODY_TOO_LARGE", "BODY_IN_USE", "BODY_FAILED", "NO_MEMORY"}
 
 func (s ReplaySkip) String() string {
 	if s < replaySkips {
@@ -66,6 +82,8 @@ func reportFrom(ctx context.Context) *Report {
 
 // An AttemptResult tells of one attempt that is over.
 type AttemptResult struct {
+	// Request is what was sent, as Prepare returned it. It must not be changed, nor used once the function has returned.
+	Request *http.Request
 	Attempt int    // 0 is the original
 	Host    string // host and port it was sent to
 	Status  int    // of the answer; 0 where there was none

@@ -20,8 +20,9 @@ type TransportConfig struct {
 	// the request pass unguarded; with an error it is not sent and RoundTrip returns it.
 	Select func(*http.Request) (*cortex.Engine, error)
 
-	// Base makes the attempts; nil: an own clone of [http.DefaultTransport]. It should be net/http's, whose hidden replays and
-	// connections that were never made are then known for sure.
+	// Base makes the attempts; nil: an own clone of [http.DefaultTransport]. It should be net/http's or a [StandardBase], whose
+	// hidden replays and connections that were never made are then known for sure. Where an error of it has a method
+	// RequestUnsent() bool that returns true, nothing of the request was written, and any request may be sent again.
 	Base http.RoundTripper
 
 	// Priority is a call's priority, clamped to the engine's levels; nil: that of its context ([WithPriority]), else half of
@@ -39,6 +40,19 @@ type TransportConfig struct {
 	// MaxReplayBytes bounds what is kept of a request body without GetBody, while it is sent, so that it could be sent again;
 	// 64 KiB. Negative: nothing is kept. A body of which more was sent is not replayed.
 	MaxReplayBytes int64
+	// Memory bounds what is kept of bodies by all calls together, of other transports too if they are given the same; nil: no
+	// bound. What it refuses is not kept, and the call goes on without ([ReplayNoMemory]).
+	Memory Memory
+
+	// Shadow says which calls are only watched: the engine decides and records, but the call is made whatever it says, once, with
+	// the request as it is, and is not cut. The Report tells what would have been done. nil: none.
+	//
+	// A call that the engine refuses is made without a permit, and what becomes of it does not reach the engine, which goes on as if it
+	// had been refused: behind a circuit that is open it sees the probes alone. The load on the target is that of no guard
+	// at all, however: what would have helped is seen only where it is done. An attempt that exceeds its timeout is recorded as
+	// timed out at that moment. A retry that would have been made is charged, as it would have been, and not made.
+	// RoundTrip returns what Base did, its error not wrapped.
+	Shadow func(*http.Request) bool
 
 	// Outcome is a rule on responses; where it is not ok, or nil, [ClassOf] decides. It may read a part of the body, under
 	// the attempt's timeout, if it puts a body in place that yields all of it. A retryable class without a hint gets
@@ -55,8 +69,9 @@ type TransportConfig struct {
 	// does to a header must come out the same when it is done twice (Set, not Add).
 	OwnsRequest bool
 
-	// OnAttempt is told of each attempt when its outcome is known: for good answers at the end of their body. It is not told
-	// of answers whose body is neither read to its end nor closed.
+	// OnAttempt is told, exactly once, of each attempt for which Prepare returned a request, when its outcome is known: for
+	// good answers at the end of their body, for upgrades (101) with their header. An attempt that ended in a panic is
+	// neutral. Only an answer whose body the caller neither reads to its end nor closes is not told of.
 	OnAttempt func(AttemptResult)
 
 	// Now is the wall clock that dates in hints are compared with; nil: time.Now.
@@ -64,6 +79,26 @@ type TransportConfig struct {
 
 	// DisableMark leaves [HeaderAttempt] and [HeaderTimeout] out, for targets that are none of our own.
 	DisableMark bool
+}
+
+// Memory is a bound on bytes that several holders share, such as a quota.Quota. Its methods are called from many goroutines
+// and must not block. Reserve reports whether n bytes are free, and takes them; Release gives n of them back.
+type Memory interface {
+	Reserve(n int64) bool
+	Release(n int64)
+}
+
+// A StandardBase is a base that promises to behave as net/http's transport does: it
+//
+//   - calls the hooks of the request's [net/http/httptrace.ClientTrace] as that does: GetConn before anything else unless the request
+//     itself is at fault, GotConn for each connection that the request is put on, WroteHeaders when a connection has all of its header;
+//   - sends a request again by itself only on another connection than a kept-alive one that turned out dead, and one with a body only
+//     if GetBody gives it anew;
+//   - does not mind the request's context any longer once it has returned a 101.
+type StandardBase interface {
+	http.RoundTripper
+	// HTTP1 reports whether all requests with an http URL go over HTTP/1.
+	HTTP1() bool
 }
 
 // A Transport is an [http.RoundTripper] under the guard. A call is admitted or refused by the engine; its attempts are cut
@@ -108,8 +143,8 @@ type TransportConfig struct {
 type Transport struct {
 	cfg     TransportConfig
 	base    http.RoundTripper
-	std     bool // base is net/http's transport, which calls every trace hook
-	h2c     bool // and may speak HTTP/2 without TLS
+	std     bool // base is net/http's transport or promises to be like it: it calls every trace hook
+	http1   bool // and speaks HTTP/1 where there is no TLS
 	keep    int64
 	setting settings // of cfg.Engine
 	cut     cutter
@@ -153,9 +188,12 @@ func NewTransport(cfg TransportConfig) (*Transport, error) {
 				IdleConnTimeout: 90 * time.Second, TLSHandshakeTimeout: 10 * time.Second}
 		}
 	}
-	if std, ok := t.base.(*http.Transport); ok {
+	switch base := t.base.(type) {
+	case *http.Transport:
 		t.std = true
-		t.h2c = std.Protocols != nil && std.Protocols.UnencryptedHTTP2()
+		t.http1 = base.Protocols == nil || !base.Protocols.UnencryptedHTTP2()
+	case StandardBase:
+		t.std, t.http1 = true, base.HTTP1()
 	}
 	if t.keep == 0 {
 		t.keep = DefaultMaxReplayBytes

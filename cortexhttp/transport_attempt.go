@@ -143,7 +143,7 @@ func (a *attempt) request(c *call) (*http.Request, error) {
 			return nil, err
 		}
 	}
-	a.plain = c.t.std && !c.t.h2c && req.URL != nil && req.URL.Scheme == "http"
+	a.plain = c.t.http1 && req.URL != nil && req.URL.Scheme == "http"
 	if !hasBody(c.req) {
 		return req, nil
 	}

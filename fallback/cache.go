@@ -26,9 +26,20 @@ type CacheConfig[T any] struct {
 	// Size returns the bytes of an answer; a negative size counts as 0. It is called by Put, outside the cache's lock. With nil,
 	// only the entries are bounded.
 	Size func(T) int64
+	// Memory bounds what this cache and others who share it hold together, such as a quota.Quota; nil: no bound. It needs Size. Where it has
+	// nothing free, the cache gives up answers of its own, as when it is full; where that is not enough, the new
+	// one is not kept. It is called under the cache's lock and must not call the cache.
+	Memory Memory
 	// Now is a monotonic clock, as a duration since an arbitrary origin; nil means the process's. It is called under the
 	// cache's lock and must not call the cache.
 	Now func() time.Duration
+}
+
+// Memory is a bound on bytes that several holders share. Its methods are called from many goroutines and must not block. Reserve
+// reports whether n bytes are free, and takes them; Release gives n of them back.
+type Memory interface {
+	Reserve(n int64) bool
+	Release(n int64)
 }
 
 // A ConfigError names the field of a [CacheConfig] that cannot be used and says what would be right.
@@ -46,9 +57,11 @@ type Cache[T any] struct {
 	maxEntries int
 	maxBytes   int64
 	size       func(T) int64
+	memory     Memory // nil = no bound
 	now        func() time.Duration
 
 	mu      sync.Mutex
+	closed  bool
 	entries map[string]*list.Element
 	recent  list.List // of *entry[T], most recent first
 	bytes   int64     // of all entries; 0 without size
@@ -66,7 +79,7 @@ type entry[T any] struct {
 	bytes int64
 }
 
-// NewCache returns an empty cache, or a [*ConfigError] for a negative bound or a MaxBytes without Size.
+// NewCache returns an empty cache, or a [*ConfigError] for a negative bound, or for a MaxBytes or a Memory without Size.
 func NewCache[T any](c CacheConfig[T]) (*Cache[T], error) {
 	switch {
 	case c.MaxEntries < 0:
@@ -75,6 +88,8 @@ func NewCache[T any](c CacheConfig[T]) (*Cache[T], error) {
 		return nil, &ConfigError{Field: "MaxBytes", Value: c.MaxBytes, Want: fmt.Sprintf("a number ≥ 0 (0 is %d)", DefaultMaxBytes)}
 	case c.MaxBytes > 0 && c.Size == nil:
 		return nil, &ConfigError{Field: "Size", Value: "nil", Want: "a function: without it MaxBytes bounds nothing"}
+	case c.Memory != nil && c.Size == nil:
+		return nil, &ConfigError{Field: "Size", Value: "nil", Want: "a function: without it nothing is taken of Memory"}
 	}
 	if c.MaxEntries == 0 {
 		c.MaxEntries = DefaultMaxEntries
@@ -89,13 +104,14 @@ func NewCache[T any](c CacheConfig[T]) (*Cache[T], error) {
 		maxEntries: c.MaxEntries,
 		maxBytes:   c.MaxBytes,
 		size:       c.Size,
+		memory:     c.Memory,
 		now:        c.Now,
 		entries:    make(map[string]*list.Element),
 	}, nil
 }
 
-// Put makes v the last good answer for key, with an age of 0. An answer that is by itself larger than MaxBytes is not kept, and
-// neither is the one before it: that is no longer the last.
+// Put makes v the last good answer for key, with an age of 0. An answer that is by itself larger than MaxBytes, or for which there
+// is no Memory, is not kept, and neither is the one before it: that is no longer the last. Once the cache is closed nothing is.
 func (c *Cache[T]) Put(key string, v T) {
 	bytes := int64(0)
 	if c.size != nil {
@@ -113,7 +129,16 @@ func (c *Cache[T]) Put(key string, v T) {
 	if e, ok := c.entries[key]; ok {
 		c.remove(e)
 	}
+	if c.closed {
+		return
+	}
 	for c.recent.Len() >= c.maxEntries || c.bytes > c.maxBytes-bytes {
+		c.remove(c.recent.Back())
+	}
+	for c.memory != nil && !c.memory.Reserve(bytes) {
+		if c.recent.Len() == 0 {
+			return
+		}
 		c.remove(c.recent.Back())
 	}
 	c.entries[key] = c.recent.PushFront(&entry[T]{key: key, value: v, put: c.time, bytes: bytes})
@@ -147,6 +172,15 @@ func (c *Cache[T]) Delete(key string) {
 	}
 }
 
+// Close forgets all answers and gives their Memory back; the cache keeps none from then on. A cache with a Memory that is not used
+// any more must be closed, and nobody who still puts answers in need know.
+func (c *Cache[T]) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	c.clear()
+}
+
 // Len returns the number of answers held.
 func (c *Cache[T]) Len() int {
 	c.mu.Lock()
@@ -165,6 +199,18 @@ func (c *Cache[T]) remove(element *list.Element) {
 	e := c.recent.Remove(element).(*entry[T])
 	delete(c.entries, e.key)
 	c.bytes -= e.bytes
+	if c.memory != nil {
+		c.memory.Release(e.bytes)
+	}
+}
+
+func (c *Cache[T]) clear() {
+	if c.memory != nil {
+		c.memory.Release(c.bytes)
+	}
+	c.recent.Init()
+	clear(c.entries)
+	c.bytes = 0
 }
 
 func (c *Cache[T]) tick() {
@@ -175,9 +221,7 @@ func (c *Cache[T]) tick() {
 			c.time += step
 		} else {
 			c.time = 0
-			c.recent.Init()
-			clear(c.entries)
-			c.bytes = 0
+			c.clear()
 		}
 	}
 	c.reading = reading

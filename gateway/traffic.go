@@ -16,7 +16,7 @@ type traffic struct {
 	staticFallbacks atomic.Uint64
 	clientAborts    atomic.Uint64
 	brokenAnswers   atomic.Uint64
-	replaysSkipped  [4]atomic.Uint64 // by cortexhttp.ReplaySkip; the first is of calls where none was
+	replaysSkipped  [5]atomic.Uint64 // by cortexhttp.ReplaySkip; the first is of calls where none was
 	durations       [len(admin.DurationBounds) + 1]atomic.Uint64
 	durationSum     atomic.Int64 // ns
 }
