@@ -2,6 +2,7 @@ package cortex
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/seed-a29ca62a/cortex/breaker"
@@ -156,7 +157,7 @@ func (e *Engine) articleAdmission(now time.Duration, prio int) (Reason, breaker.
 		return ReasonCircuitOpen, breaker.Probe{}
 	}
 	cps := e.weights.cps(e.signalsAt(st))
-	if cps >= emergency && !e.closedOnly {
+	if cps >= emergency && !e.neverOpens {
 		e.trip(now)
 		if !e.critical(prio) {
 			return ReasonCircuitEmergency, breaker.Probe{}
@@ -220,7 +221,7 @@ func (e *Engine) countInFlight() (n int64) {
 
 // trip opens the circuit. e.mu is held.
 func (e *Engine) trip(now time.Duration) {
-	if e.closedOnly {
+	if e.neverOpens {
 		return
 	}
 	if e.breaker.Trip(now, e.offeredRate()) {
@@ -246,26 +247,29 @@ func (e *Engine) announce(now time.Duration) {
 	if f := e.inFleet(); f != nil && !f.prober {
 		wait = max(wait, f.tried+f.idle-now)
 	}
-	if st == breaker.Closed || wait <= 0 {
+	switch {
+	case e.forcing() == breaker.ForcedOpen:
+		e.refuseUntil.Store(math.MaxInt64)
+	case st == breaker.Closed || wait <= 0:
 		e.refuseUntil.Store(0)
-	} else {
+	default:
 		e.refuseUntil.Store(int64(now + wait))
 	}
 	if gen := e.breaker.Generation(); gen != e.gen {
 		e.gen = gen
 		e.stats.Transitions++
 		e.newGeneration(now, st)
-		if f := e.fleet; f != nil && st == breaker.Closed && f.epoch&1 == 1 { // by this guard's own probe
+		if f := e.fleet; f != nil && st == breaker.Closed && f.epoch&1 == 1 && e.forcing() == breaker.Automatic { // by this guard's own probe
 			f.turn()
 		}
 	}
-	if st == e.state {
+	if st == e.state && e.forcing() == e.told {
 		return
 	}
 	sig := e.signalsAt(st)
-	e.event.push(StateChange{Target: e.cfg.Name, From: e.state, To: st, Generation: e.gen, CPS: e.cfg.Weights.CPS(sig),
-		Evidence: e.cfg.Weights.Evidence(sig), Signals: sig})
-	e.state = st
+	e.event.push(StateChange{Target: e.cfg.Name, From: e.state, To: st, Forcing: e.forcing(), Generation: e.gen,
+		CPS: e.cfg.Weights.CPS(sig), Evidence: e.cfg.Weights.Evidence(sig), Signals: sig})
+	e.state, e.told = st, e.forcing()
 }
 
 // newGeneration starts with fresh evidence: what was admitted before still leaves the count of attempts in flight but
@@ -298,7 +302,10 @@ func (e *Engine) newGeneration(now time.Duration, st breaker.State) {
 	}
 	e.rolling.Reset(now)
 	e.sig = signals{}
+	e.armed = true
+	if e.state == breaker.Closed {
+		return // an operator set it free: there was no outage to recover from
+	}
 	e.limiter.Restart(float64(orphans))
 	e.bucket.AtLeast(1)
-	e.armed = true
 }

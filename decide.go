@@ -38,7 +38,8 @@ type Situation struct {
 	Levels     int     // zero = DefaultLevels
 	Signals    Signals // C is taken from Circuit
 	Circuit    breaker.State
-	Armed      bool // adaptive: the evidence trip is armed
+	Forcing    breaker.Forcing // an operator's order to the circuit
+	Armed      bool            // adaptive: the evidence trip is armed
 	Priority   Priority
 	Attempt    int // the attempt that failed; 0 is the original
 	MaxRetries int // 0 = none
@@ -103,6 +104,7 @@ func (s Situation) Decide(draw func() float64) Decision {
 	} else {
 		d.Emergency = evidence >= emergency && s.Circuit == breaker.Closed && s.Armed
 	}
+	d.Emergency = d.Emergency && s.Forcing == breaker.Automatic
 
 	checks := [5]func() Reason{
 		func() Reason { // 1: is it worth trying again at all?
@@ -260,7 +262,7 @@ func (e *Engine) situation(f *Failure, now time.Duration) Situation {
 	prio := e.clampPriority(f.Priority)
 	st := e.circuit(now)
 	s := Situation{Profile: e.cfg.Profile, Weights: e.cfg.Weights, Levels: e.cfg.Levels, Signals: e.signalsAt(st), Circuit: st,
-		Armed: e.armed && !e.off(limit.EvidenceTrip) && !e.closedOnly && e.inFleet() == nil, Priority: Priority(prio), Attempt: f.Attempt, MaxRetries: e.maxRetries(f),
+		Forcing: e.forcing(), Armed: e.armed && !e.off(limit.EvidenceTrip) && !e.neverOpens && e.inFleet() == nil, Priority: Priority(prio), Attempt: f.Attempt, MaxRetries: e.maxRetries(f),
 		Retryable: f.Class.Retryable, RetriedAbove: f.RetriedAbove, DoNotRetry: f.DoNotRetry,
 		Tokens: e.bucket.Tokens(), Price: 1, Backoff: e.cfg.Backoff, Previous: f.Previous, RetryAfter: f.Class.RetryAfter,
 		Remaining: f.Deadline}

@@ -51,24 +51,25 @@ type Engine struct {
 	strained    atomic.Bool  // there is a queue, or attempts are being cut: what takes long may be waiting
 	gauge       gauge
 	remote      remoteView
-	closedOnly  bool  // ablation: no circuit
 	weights     scale // of cfg
 
-	mu       sync.Mutex
-	rng      rand.PCG
-	rolling  *window.Rolling
-	breaker  *breaker.Breaker
-	bucket   *budget.Bucket
-	limiter  *limit.Limiter
-	timeout  *timeout.Timeout
-	last     time.Duration // of the last tick
-	lastHist time.Duration
-	gen      uint32
-	state    breaker.State // as last announced
-	armed    bool
-	deadline float64 // s, typical time a caller has; 0 = not known
-	article  articleBaseline
-	fleet    *fleet // nil: never reported
+	mu         sync.Mutex
+	rng        rand.PCG
+	rolling    *window.Rolling
+	breaker    *breaker.Breaker
+	bucket     *budget.Bucket
+	limiter    *limit.Limiter
+	timeout    *timeout.Timeout
+	last       time.Duration // of the last tick
+	lastHist   time.Duration
+	gen        uint32
+	state      breaker.State   // as last announced
+	told       breaker.Forcing // likewise
+	neverOpens bool            // forced closed, or without a circuit for an experiment
+	armed      bool
+	deadline   float64 // s, typical time a caller has; 0 = not known
+	article    articleBaseline
+	fleet      *fleet // nil: never reported
 
 	// Since the last tick.
 	pending   window.Counts
@@ -131,7 +132,7 @@ func New(c Config) (*Engine, error) {
 	if e.timeout, err = timeout.New(c.Timeout); err != nil {
 		return nil, part("Timeout", err)
 	}
-	e.closedOnly = e.off(limit.Circuit)
+	e.neverOpens = e.off(limit.Circuit)
 	e.timeoutNow.Store(int64(e.timeout.Current()))
 	e.gauge.fill.Store(noGauge)
 	return e, nil
@@ -503,7 +504,7 @@ func (e *Engine) evidenceTrips() bool {
 	if ev < rearmBelow {
 		e.armed = true
 	}
-	return e.armed && ev >= emergency && !e.off(limit.EvidenceTrip) && !e.closedOnly
+	return e.armed && ev >= emergency && !e.off(limit.EvidenceTrip) && !e.neverOpens
 }
 
 // articleBaseline is the article's learned baseline: the P50, averaged over a minute, learned in trouble too.

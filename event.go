@@ -6,10 +6,11 @@ import (
 	"github.com/seed-a29ca62a/cortex/breaker"
 )
 
-// StateChange is a transition of a target's circuit.
+// StateChange is a transition of a target's circuit, or an operator's order to it, where From and To may be the same.
 type StateChange struct {
 	Target     string
 	From, To   breaker.State
+	Forcing    breaker.Forcing // in force from here on
 	Generation uint32
 	CPS        float64
 	Evidence   float64
@@ -78,7 +79,7 @@ func (e *Engine) deliver(ev any) {
 	}()
 	switch ev := ev.(type) {
 	case StateChange:
-		e.log.Info("cortex: circuit", "target", ev.Target, "from", ev.From.String(), "to", ev.To.String(), "cps", ev.CPS,
+		e.log.Info("cortex: circuit", "target", ev.Target, "from", ev.From.String(), "to", ev.To.String(), "forcing", ev.Forcing.String(), "cps", ev.CPS,
 			"evidence", ev.Evidence)
 		if e.cfg.OnStateChange != nil {
 			e.cfg.OnStateChange(ev)
@@ -119,13 +120,21 @@ func (e *Engine) reject(now time.Duration, reason Reason, prio int) *Rejection {
 	}
 	p := e.pressure(now)
 	r := &rejection{at: now, Rejection: Rejection{Target: e.cfg.Name, Reason: reason, Priority: Priority(prio), Floor: p.Floor,
-		CPS: p.CPS, Evidence: p.Evidence, Signals: p.Signals, Circuit: p.Circuit, RetryAfter: retryAfter(p)}}
+		CPS: p.CPS, Evidence: p.Evidence, Signals: p.Signals, Circuit: p.Circuit,
+		Forced: p.Forcing != breaker.Automatic, RetryAfter: retryAfter(p)}}
 	slot.Store(r)
 	return &r.Rejection
 }
 
+// forcedRetryAfter is what callers are told while the circuit is forced open. An operator's order lasts for minutes, but ends without
+// notice.
+const forcedRetryAfter = 10 * time.Second
+
 // retryAfter estimates when it is worth asking again: with the next probe, or when a second's worth of shedding has passed.
 func retryAfter(p Pressure) time.Duration {
+	if p.Forcing == breaker.ForcedOpen {
+		return forcedRetryAfter
+	}
 	if p.Circuit != breaker.Closed {
 		return max(p.NextProbe, 100*time.Millisecond)
 	}

@@ -143,6 +143,9 @@ func (e *Engine) TakeReport() FleetReport {
 	r.InFlight = e.countInFlight()
 	r.Asked = e.stats.Attempts - f.attempts + shed - f.shed
 	f.attempts, f.shed = e.stats.Attempts, shed
+	if forced := e.forcing(); forced != breaker.Automatic {
+		r.forced(forced)
+	}
 	return r
 }
 
@@ -270,14 +273,14 @@ func (f *fleet) adopt(e *Engine, v *FleetView, now time.Duration) {
 	}
 	f.epoch = v.Epoch
 	f.fresh()
-	if !f.active {
-		return
+	if !f.active || e.forcing() != breaker.Automatic {
+		return // an operator's order stands above the fleet
 	}
 	switch open := f.epoch&1 == 1; {
 	case open && e.circuit(now) == breaker.Closed:
 		e.trip(now)
 	case !open && e.circuit(now) != breaker.Closed:
-		e.breaker.ForceClose(now)
+		e.breaker.Close(now)
 		e.announce(now)
 	}
 }
@@ -303,7 +306,7 @@ func (f *fleet) learn(e *Engine, v *FleetView, now time.Duration) {
 
 // trips reports whether the fleet's outcomes open the circuit.
 func (f *fleet) trips(e *Engine, v *FleetView, now time.Duration) bool {
-	if e.closedOnly {
+	if e.neverOpens {
 		return false
 	}
 	if 2*v.Open >= v.Guards {

@@ -23,7 +23,8 @@ type Pressure struct {
 	Shed     float64  // share of the offered calls that is shed, lowest priority first
 
 	Circuit    breaker.State
-	NextProbe  time.Duration // until a probe may be admitted; 0 when closed
+	Forcing    breaker.Forcing // an operator's order to the circuit
+	NextProbe  time.Duration   // until a probe may be admitted; 0 when closed, and when forced open, where none will be
 	Generation uint32
 
 	InFlight int
@@ -58,7 +59,7 @@ func (e *Engine) pressure(now time.Duration) Pressure {
 	st := e.circuit(now)
 	n := e.countInFlight()
 	sig := e.signalsAt(st)
-	p := Pressure{Circuit: st, NextProbe: e.breaker.NextProbe(now), Generation: e.gen, InFlight: int(n), Tokens: e.bucket.Tokens(),
+	p := Pressure{Circuit: st, Forcing: e.forcing(), NextProbe: e.breaker.NextProbe(now), Generation: e.gen, InFlight: int(n), Tokens: e.bucket.Tokens(),
 		P99: e.sig.p99, Samples: e.sig.samples, Window: e.sig.span.Duration(), Price: 1}
 	if !e.cfg.DisableTimeout {
 		p.Timeout = time.Duration(e.timeoutNow.Load())
@@ -97,6 +98,7 @@ type Stats struct {
 	Stale       uint64 // results of an older generation, in no other count
 	Lost        uint64 // attempts whose permit outlived its life
 	Transitions uint64 // of the circuit, without the probes of one outage
+	Orders      uint64 // of an operator to the circuit, as obeyed by Engine.Force
 	BadInput    uint64 // gauge readings and reports that were not numbers
 	Dropped     uint64 // events that a blocked listener missed
 	rejected    [reasons]uint64

@@ -90,6 +90,7 @@ type Rejection struct {
 	Evidence   float64
 	Signals    Signals
 	Circuit    breaker.State
+	Forced     bool          // an operator has forced the circuit open or closed
 	RetryAfter time.Duration // when it is worth asking again; an estimate, > 0
 }
 
@@ -100,9 +101,12 @@ func (r *Rejection) Error() string {
 		b.WriteString(r.Target)
 		b.WriteString(": ")
 	}
-	s := r.Signals
+	s, circuit := r.Signals, r.Circuit.String()
+	if r.Forced {
+		circuit += " (forced)"
+	}
 	fmt.Fprintf(&b, "%s: priority %d, floor %d, cps %.4f (F %.2f L %.2f Q %.2f B %.2f C %.1f), circuit %s, try again in %v",
-		r.Reason, r.Priority, r.Floor, r.CPS, s.F, s.L, s.Q, s.B, s.C, r.Circuit, r.RetryAfter.Round(time.Millisecond))
+		r.Reason, r.Priority, r.Floor, r.CPS, s.F, s.L, s.Q, s.B, s.C, circuit, r.RetryAfter.Round(time.Millisecond))
 	return b.String()
 }
 

@@ -100,7 +100,7 @@ func (e *Engine) count(o Outcome, p *Permit, at times) {
 	default:
 		return
 	}
-	if o == Success || e.circuit(now) != breaker.Closed || e.closedOnly {
+	if o == Success || e.circuit(now) != breaker.Closed || e.neverOpens {
 		return
 	}
 	e.gatherSuccesses()

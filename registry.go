@@ -18,7 +18,7 @@ const victimSteps = 256
 const DefaultRegistryLimit = 1000
 
 // A Registry keeps an engine per target: a host, a tenant, a method class. It holds a bounded number; when it is full, the
-// engine that was least recently asked for makes room, but never one whose circuit is not closed or that has attempts in
+// engine that was least recently asked for makes room, but never one whose circuit is not closed or is forced, or that has attempts in
 // flight: forgetting those would let a storm through. All methods are safe for concurrent use.
 type Registry struct {
 	config func(target string) Config
@@ -130,7 +130,7 @@ func (e *Engine) needed() bool {
 	now := e.now()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.breaker.State(now) != breaker.Closed || e.countInFlight() > 0
+	return e.breaker.State(now) != breaker.Closed || e.forcing() != breaker.Automatic || e.countInFlight() > 0
 }
 
 // Len is the number of engines held.

@@ -56,6 +56,32 @@ func (s State) Pressure() float64 {
 	return min(float64(s)/float64(Open), 1)
 }
 
+// Forcing is what an operator has ordered a circuit to be.
+type Forcing uint8
+
+// Forcings. The zero value is Automatic.
+const (
+	Automatic    Forcing = iota // it opens and closes by its law
+	ForcedOpen                  // it admits nothing, not even a probe, for as long as the order stands
+	ForcedClosed                // it does not open
+)
+
+// String returns "auto", "open" or "closed".
+func (f Forcing) String() string {
+	switch f {
+	case Automatic:
+		return "auto"
+	case ForcedOpen:
+		return "open"
+	case ForcedClosed:
+		return "closed"
+	}
+	return "Forcing(" + strconv.Itoa(int(f)) + ")"
+}
+
+// MarshalText makes a forcing its word in JSON.
+func (f Forcing) MarshalText() ([]byte, error) { return []byte(f.String()), nil }
+
 // Probe names one admitted probe until its result is handed to ProbeDone. The zero value names none.
 type Probe struct {
 	// ID counts the probes of one Breaker, from 1.
@@ -98,8 +124,9 @@ type Breaker struct {
 	clock clock
 	gen   uint32
 
-	open bool // Closed is !open; Open and HalfOpen are told apart by State
-	slow bool
+	open   bool // Closed is !open; Open and HalfOpen are told apart by State
+	slow   bool
+	forced Forcing
 
 	// While closed.
 	evidence evidence
@@ -145,25 +172,30 @@ func (b *Breaker) State(now time.Duration) State {
 	if !b.open {
 		return Closed
 	}
+	if b.forced == ForcedOpen {
+		return Open
+	}
 	if b.cfg.Article && t-b.openUntil >= 0 || len(b.slots) > 0 {
 		return HalfOpen
 	}
 	return Open
 }
 
-// Generation counts the transitions: to open, to closed and, by the article's law, from half-open back to open. A result
+// Generation counts the transitions: to open, to closed and, by the article's law, from half-open back to open; an order that
+// is obeyed begins one too, see Force. A result
 // belongs to the generation in which its attempt was admitted and counts in no other. A circuit that opens by the adaptive
 // law stays in one generation until it closes, however many probes fail meanwhile: that is what lets a late success count.
 // It starts at 0 and wraps after 2³² transitions.
 func (b *Breaker) Generation() uint32 { return b.gen }
 
-// NextProbe returns the time until TryProbe may admit a probe; 0 when one is due, or the circuit is closed. While every
+// NextProbe returns the time until TryProbe may admit a probe; 0 when one is due, when the circuit is closed, and when it is forced
+// open, where none will ever be. While every
 // probe slot is taken it is the time until the first lease runs out, a bound from below: the gap that follows is not drawn
 // yet, and a probe that reports earlier moves it.
 func (b *Breaker) NextProbe(now time.Duration) time.Duration {
 	t := b.clock.advance(now)
 	b.expire(t)
-	if !b.open {
+	if !b.open || b.forced == ForcedOpen {
 		return 0
 	}
 	return b.wait(t)
@@ -185,7 +217,7 @@ func (b *Breaker) NextProbe(now time.Duration) time.Duration {
 // It returns false for the article's law (see MeanTrips) and while the circuit is not closed.
 func (b *Breaker) Failure(now time.Duration, timedOut bool, cumSuccess, success60 uint64) (trip bool) {
 	t := b.clock.advance(now)
-	if b.open || b.cfg.Article {
+	if b.open || b.cfg.Article || b.forced != Automatic {
 		return false
 	}
 	e := &b.evidence
@@ -216,9 +248,12 @@ func (b *Breaker) MeanTrips(failures, successes uint64) bool {
 // second, by which probes are spaced; 0, negative, NaN and infinite mean unknown.
 //
 // When the circuit is not closed, the adaptive law ignores the call: a timer is never extended. The article's restarts the
-// timer, which from half-open is a transition.
+// timer, which from half-open is a transition. A circuit that is forced ignores it.
 func (b *Breaker) Trip(now time.Duration, rate float64) bool {
 	t := b.clock.advance(now)
+	if b.forced != Automatic {
+		return false
+	}
 	if !b.open {
 		f, timeouts, _ := b.evidence.counts(t, math.MaxUint64)
 		b.slow = mostlyTimeouts(f, timeouts)
@@ -249,7 +284,7 @@ func (b *Breaker) SlowTrip() bool { return b.slow }
 func (b *Breaker) TryProbe(now, lease time.Duration) (Probe, bool) {
 	t := b.clock.advance(now)
 	b.expire(t)
-	if !b.open {
+	if !b.open || b.forced == ForcedOpen {
 		return Probe{}, false
 	}
 	if b.wait(t) > 0 {
@@ -305,22 +340,58 @@ func (b *Breaker) ProbeDone(now time.Duration, p Probe, r ProbeResult, latency t
 	return true, false
 }
 
-// ForceClose closes the circuit on an operator's word and reports whether that was a transition. A closed circuit keeps its
-// evidence.
-func (b *Breaker) ForceClose(now time.Duration) bool {
+// Force obeys an operator's order and reports whether that began a new generation, in which no earlier evidence and no probe
+// counts. rate is as in Trip.
+//
+//   - ForcedOpen opens it, whatever the state: probes in flight count no more.
+//   - ForcedClosed closes an open circuit; a closed one goes on.
+//   - Automatic after ForcedOpen leaves it open and due for a probe at once, which the article calls half-open; after ForcedClosed
+//     it stays closed, without what was seen meanwhile.
+//
+// The order in force, given once more, and an unknown one change nothing.
+func (b *Breaker) Force(now time.Duration, f Forcing, rate float64) bool {
+	t := b.clock.advance(now)
+	b.expire(t)
+	was := b.forced
+	if f == was || f > ForcedClosed {
+		return false
+	}
+	b.forced = f
+	switch {
+	case f == ForcedOpen:
+		b.slow = false
+		b.trip(t, rate)
+	case f == ForcedClosed && !b.open:
+		return false
+	case f == Automatic && was == ForcedOpen:
+		b.trip(t, rate)
+		b.openUntil, b.next = t, t
+	default:
+		b.close()
+	}
+	return true
+}
+
+// Forced is the order in force.
+func (b *Breaker) Forced() Forcing { return b.forced }
+
+// Close closes the circuit on the word of others who have probed the target, and reports whether that was a transition. A
+// closed circuit keeps its evidence; one that is forced open stays so.
+func (b *Breaker) Close(now time.Duration) bool {
 	b.clock.advance(now)
-	if !b.open {
+	if !b.open || b.forced == ForcedOpen {
 		return false
 	}
 	b.close()
 	return true
 }
 
-// Reset closes the circuit, forgets all evidence and starts a new generation, whatever the state. It reports whether the
-// state changed.
+// Reset closes the circuit, forgets all evidence and any order and starts a new generation, whatever the state. It reports
+// whether the state changed.
 func (b *Breaker) Reset(now time.Duration) bool {
 	b.clock.advance(now)
 	changed := b.open
+	b.forced = Automatic
 	b.close()
 	b.slow = false
 	return changed

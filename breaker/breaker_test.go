@@ -20,10 +20,19 @@ func TestStateWordsAndPressure(t *testing.T) {
 	}
 }
 
+func TestForcingWords(t *testing.T) {
+	for f, word := range map[Forcing]string{Automatic: "auto", ForcedOpen: "open", ForcedClosed: "closed", 9: "Forcing(9)"} {
+		text, err := f.MarshalText()
+		if f.String() != word || string(text) != word || err != nil {
+			t.Errorf("%d: %q, %q, %v; want %q", f, f.String(), text, err, word)
+		}
+	}
+}
+
 // step is one line of a state table: what is done at an instant, what it answers, and how things stand afterwards.
 type step struct {
 	at    time.Duration
-	do    string // "", trip, probe, ok, fail, timeout, throttled, release, force, reset
+	do    string // "", trip, probe, ok, fail, timeout, throttled, release, close, reset, force open, force closed, automatic
 	yes   bool   // the answer: transition, admitted
 	state State
 	gen   uint32
@@ -48,8 +57,14 @@ func run(t *testing.T, c Config, lease, latency time.Duration, steps []step) {
 			if q, yes = b.TryProbe(s.at, lease); yes {
 				p = q
 			}
-		case "force":
-			yes = b.ForceClose(s.at)
+		case "close":
+			yes = b.Close(s.at)
+		case "force open":
+			yes = b.Force(s.at, ForcedOpen, 0)
+		case "force closed":
+			yes = b.Force(s.at, ForcedClosed, 0)
+		case "automatic":
+			yes = b.Force(s.at, Automatic, 0)
 		case "reset":
 			yes = b.Reset(s.at)
 		default:
@@ -89,9 +104,9 @@ func TestArticleStates(t *testing.T) {
 		{135 * s1, "probe", true, HalfOpen, 4, 5 * s1},
 		{140 * s1, "probe", true, HalfOpen, 4, 5 * s1}, // the lease of the first has run out
 		{141 * s1, "throttled", true, Closed, 5, 0},
-		{142 * s1, "force", false, Closed, 5, 0},
+		{142 * s1, "close", false, Closed, 5, 0},
 		{143 * s1, "trip", true, Open, 6, 30 * s1},
-		{144 * s1, "force", true, Closed, 7, 0},
+		{144 * s1, "close", true, Closed, 7, 0},
 		{145 * s1, "trip", true, Open, 8, 30 * s1},
 		{146 * s1, "reset", true, Closed, 9, 0},
 		{147 * s1, "reset", false, Closed, 10, 0},
@@ -390,9 +405,65 @@ func TestBreakerIsSmallAndDoesNotAllocate(t *testing.T) {
 			b.State(now)
 			b.ProbeDone(now, p, ProbeFailed, ms, 100)
 		}
-		b.ForceClose(now)
+		b.Close(now)
 	})
 	if allocs != 0 {
 		t.Errorf("%v allocations, want none", allocs)
+	}
+}
+
+func TestForcedArticle(t *testing.T) {
+	run(t, Config{Article: true}, 2*s1, ms, []step{
+		{0, "automatic", false, Closed, 0, 0},
+		{s1, "force closed", false, Closed, 0, 0},
+		{s1, "trip", false, Closed, 0, 0},
+		{2 * s1, "automatic", true, Closed, 1, 0}, // fresh evidence
+		{3 * s1, "trip", true, Open, 2, 30 * s1},
+		{33 * s1, "probe", true, HalfOpen, 2, 5 * s1},
+		{34 * s1, "force open", true, Open, 3, 0},
+		{34 * s1, "force open", false, Open, 3, 0},
+		{35 * s1, "ok", false, Open, 3, 0}, // the probe is void
+		{99 * s1, "trip", false, Open, 3, 0},
+		{99 * s1, "probe", false, Open, 3, 0}, // however long
+		{99 * s1, "close", false, Open, 3, 0},
+		{100 * s1, "automatic", true, HalfOpen, 4, 0}, // due at once
+		{100 * s1, "probe", true, HalfOpen, 4, 5 * s1},
+		{101 * s1, "fail", true, Open, 5, 30 * s1},
+		{102 * s1, "force closed", true, Closed, 6, 0},
+		{103 * s1, "force open", true, Open, 7, 0},
+		{104 * s1, "reset", true, Closed, 8, 0},
+		{105 * s1, "trip", true, Open, 9, 30 * s1},
+	})
+}
+
+func TestForcedAdaptive(t *testing.T) {
+	run(t, Config{}, 200*ms, 10*ms, []step{
+		{s1, "force open", true, Open, 1, 0},
+		{48 * 3600 * s1, "probe", false, Open, 1, 0},
+		{48 * 3600 * s1, "automatic", true, Open, 2, 0},
+		{48 * 3600 * s1, "probe", true, HalfOpen, 2, 200*ms + 1},
+		{48*3600*s1 + 10*ms, "fail", false, Open, 2, 100 * ms}, // the shortest gap follows
+		{48*3600*s1 + 110*ms, "probe", true, HalfOpen, 2, 200*ms + 1},
+		{48*3600*s1 + 120*ms, "force closed", true, Closed, 3, 0},
+		{48*3600*s1 + 130*ms, "ok", false, Closed, 3, 0},
+		{48*3600*s1 + 130*ms, "trip", false, Closed, 3, 0},
+		{48*3600*s1 + 140*ms, "force open", true, Open, 4, 0},
+		{48*3600*s1 + 150*ms, "automatic", true, Open, 5, 0},
+		{48*3600*s1 + 150*ms, "probe", true, HalfOpen, 5, 200*ms + 1},
+		{48*3600*s1 + 160*ms, "ok", true, Closed, 6, 0},
+	})
+}
+
+func TestForcedClosedGathersNoEvidence(t *testing.T) {
+	b := mustNew(t, Config{})
+	b.Force(0, ForcedClosed, 0)
+	for i := range 200 {
+		if b.Failure(time.Duration(i)*ms, false, 0, 0) {
+			t.Fatal("asked to trip")
+		}
+	}
+	b.Force(200*ms, Automatic, 0)
+	if b.Failure(201*ms, false, 0, 0) {
+		t.Error("tripped on one failure: what was seen while it was forced counted")
 	}
 }

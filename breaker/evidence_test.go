@@ -211,7 +211,7 @@ func TestFailureAgainstTheListOfOutcomes(t *testing.T) {
 			if slow {
 				slowTrips++
 			}
-			b.ForceClose(now)
+			b.Close(now)
 			o = nil
 		}
 	}

@@ -167,7 +167,7 @@ func TestLateSuccessClosesInItsGenerationOnly(t *testing.T) {
 	})
 	t.Run("older generation", func(t *testing.T) {
 		b, p := opened()
-		b.ForceClose(200 * ms)
+		b.Close(200 * ms)
 		b.Trip(200*ms, 0)
 		done(t, b, 201*ms, p, ProbeSucceeded, false, false)
 		state(t, b, 201*ms, Open)
@@ -206,7 +206,7 @@ func TestNeverMoreProbesInFlightThanSlots(t *testing.T) {
 				return admitted
 			}
 			old := rush(due)
-			b.ForceClose(due)
+			b.Close(due)
 			b.Trip(due, 0)
 			now := due + b.NextProbe(due)
 			fresh := rush(now)
@@ -358,7 +358,7 @@ func TestNineErrorsInTenAreNotAnOutage(t *testing.T) {
 			} else if b.Failure(now, false, successes, successes) {
 				trips++
 				b.Trip(now, 400)
-				b.ForceClose(now)
+				b.Close(now)
 			}
 		}
 		if trips > 3 {
@@ -412,7 +412,7 @@ func TestClockJumpsDoNotFreezeTheCircuit(t *testing.T) {
 			b.State(moved)
 			if jump > 0 { // time has passed, for all that can be told
 				state(t, b, moved, HalfOpen)
-				b.ForceClose(moved)
+				b.Close(moved)
 				b.Trip(moved, 0)
 				state(t, b, moved+30*s1-1, Open)
 				state(t, b, moved+30*s1, HalfOpen)

@@ -77,14 +77,14 @@ func drive(t *testing.T, data []byte) {
 			tick()
 			was := b.State(now)
 			transition = b.Trip(now, rates[arg%len(rates)])
-			if transition == (was == Open || !c.Article && was == HalfOpen) {
+			if transition == (was == Open || !c.Article && was == HalfOpen || b.Forced() != Automatic) {
 				t.Fatalf("Trip from %v: transition %v", was, transition)
 			}
 		case 4, 5:
 			tick()
 			was, wait := b.State(now), b.NextProbe(now)
 			p, ok := b.TryProbe(now, leases[arg%len(leases)])
-			if want := was != Closed && wait == 0 && !(c.Article && was == Open); ok != want {
+			if want := was != Closed && wait == 0 && !(c.Article && was == Open) && b.Forced() != ForcedOpen; ok != want {
 				t.Fatalf("%v, next probe in %v: admitted %v", was, wait, ok)
 			}
 			if !ok {
@@ -127,7 +127,16 @@ func drive(t *testing.T, data []byte) {
 			case arg == 0:
 				transition, reset = b.Reset(now), true
 			case arg < 4:
-				transition = b.ForceClose(now)
+				transition = b.Close(now)
+			case arg < 13:
+				before, order := b.Forced(), Forcing(arg%4)
+				transition = b.Force(now, order, rates[arg%len(rates)])
+				if order > ForcedClosed {
+					order = before
+				}
+				if b.Forced() != order {
+					t.Fatalf("forced %v, want %v", b.Forced(), order)
+				}
 			}
 		}
 		tick()
@@ -148,13 +157,24 @@ func drive(t *testing.T, data []byte) {
 		if inFlight > c.MaxProbes || inFlight != len(b.slots) {
 			t.Fatalf("%d probes in flight, %d slots taken, at most %d allowed", inFlight, len(b.slots), c.MaxProbes)
 		}
-		if next < 0 || next > 10*time.Minute+1 || st == Closed && next != 0 || c.Article && st == Open && next == 0 {
+		if next < 0 || next > 10*time.Minute+1 || st == Closed && next != 0 || c.Article && st == Open && (next == 0) != (b.Forced() == ForcedOpen) {
 			t.Fatalf("%v: next probe in %v", st, next)
 		}
 		if !c.Article && (st == HalfOpen) != (inFlight > 0) && st != Closed {
 			t.Fatalf("%v with %d in flight", st, inFlight)
 		}
 	}
+	switch st := b.State(now); b.Forced() {
+	case ForcedOpen:
+		if st != Open {
+			t.Fatalf("forced open, it is %v", st)
+		}
+	case ForcedClosed:
+		if st != Closed {
+			t.Fatalf("forced closed, it is %v", st)
+		}
+	}
+	b.Force(now, Automatic, 0)
 	// Whatever happened: when it is open and everybody has gone away, it recovers by probes alone.
 	for range 10 * c.ProbesToClose {
 		if b.State(now) == Closed {

@@ -127,12 +127,6 @@ func New(c Config) (*Bucket, error) {
 	return &Bucket{cfg: c, capacity: c.Capacity, tokens: c.Capacity}, nil
 }
 
-// Reset makes the bucket as New made it, its capacity included, with its time beginning at now.
-func (b *Bucket) Reset(now time.Duration) {
-	*b = Bucket{cfg: b.cfg, capacity: b.cfg.Capacity, tokens: b.cfg.Capacity}
-	b.Advance(now)
-}
-
 // Advance books the income per second up to now and turns the ledger.
 func (b *Bucket) Advance(now time.Duration) {
 	switch {

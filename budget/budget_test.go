@@ -304,25 +304,6 @@ func TestAtLeast(t *testing.T) {
 	}
 }
 
-func TestReset(t *testing.T) {
-	b := mustNew(t, Config{})
-	b.SetCapacity(100)
-	drain(t, b, 1000*s)
-	b.Reset(20 * s)
-	if b.Tokens() != 10 || b.Spent() != 0 || b.Burn() != 0 {
-		t.Errorf("%v tokens, %v spent, burn %v after Reset", b.Tokens(), b.Spent(), b.Burn())
-	}
-	b.Earn(20*s, 1000)
-	if b.Tokens() != 10 {
-		t.Errorf("%v tokens, want Reset to bring the capacity back too", b.Tokens())
-	}
-	drain(t, b, 20*s)
-	b.Advance(25 * s)
-	if !near(b.Tokens(), 1) {
-		t.Errorf("%v tokens 5 s after Reset, want 1", b.Tokens())
-	}
-}
-
 func TestBadNumbersChangeNothing(t *testing.T) {
 	b := mustNew(t, Config{})
 	b.Spend(0, 4)
