@@ -1,36 +1,70 @@
-// Proxy measures what the gateway costs: a bare httputil.ReverseProxy and CORTEX in front of the same upstream, loaded in
-// turn in one run.
+//go:build linux
+
+// Proxy measures what the gateway costs beside the proxies that people know, in front of the same upstream, loaded in turn by
+// wrk in one run.
 //
-//	go run ./proxy             prints requests a second of each and their ratio, in about a minute
-//	go run ./proxy --check     exits 1 when the gateway moves less than 0.9 of what the bare proxy does
+//	go run ./proxy             everything: 1, 64 and 1,024 connections, answers of 1 KiB and 100 KiB; some seven minutes
+//	go run ./proxy --quick     64 connections and 1 KiB; under a minute
+//	go run ./proxy --check     exits 1 when the floor is missed: 0.95 of the requests a second of bare, and more than Caddy's
 //
-// Upstream, proxies and load are processes of their own, children of this one on the loopback interface, so that they share
-// processors but no runtime. A round loads each proxy once, in alternating order; the rounds' ratios are what counts, so a
-// machine that grows slower meanwhile does no harm.
+// It runs on Linux and needs Go, wrk, nginx and haproxy (Debian's packages of these names). Caddy is built from its Go module, once
+// for a user, which takes a minute or two more. A subject whose program is missing is left out, unless CORTEX_REQUIRE_SERVICES is 1.
+//
+// # What is measured
+//
+// Every proxy is a process of its own with one thread that does the work, held to the machine's last processor; wrk, with one
+// thread, and the upstream are held to the others. A machine with one processor has all of them share it. A round loads each
+// proxy once, in alternating order, after a second that does not count; the medians of the rounds' ratios are what the goals
+// are about, so a machine that grows slower meanwhile does no harm. Requests a second count good answers only. CPU a request is
+// user and system time of the proxy's processes, memory what they have resident after the load. "busy" is how much of its
+// processor a proxy used: where it is clearly below 1 at many connections, the load was at its limit and the proxy may be
+// faster than it looks.
+//
+// Refused requests a second are those of a gateway whose upstream is not there, when its circuit has opened.
+//
+// # The subjects
+//
+// All of them keep connections to clients and to the upstream alive without limit, so that none is made twice, and tell the
+// upstream X-Forwarded-For, -Host and -Proto. What is not named here has the program's default; the files are in subjects.go.
+//
+//   - bare: httputil.ReverseProxy and http.Transport. GOMAXPROCS=1, as for all that is Go.
+//   - bare+pool: with a BufferPool, the one option of ReverseProxy that is free speed.
+//   - cortex: `cortex serve` with a configuration file: retries, circuit, shedding, adaptive timeouts, admin port, limits, and
+//     an access log of all calls in a file.
+//   - caddy: `caddy run` with reverse_proxy; no admin port, no access log, no compression to the upstream.
+//   - nginx: worker_processes 1, proxy_http_version 1.1, buffering as it is; no access log.
+//   - haproxy: nbthread 1; no log.
 package main
 
 import (
-	"encoding/json"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
+	"strings"
+	"syscall"
 	"time"
 )
 
-// goal is the share of the bare proxy's requests a second that the gateway must move.
-const goal = 0.9
-
 func main() {
-	commands := map[string]func([]string) error{"upstream": serveUpstream, "bare": serveProxy, "bare+pool": serveProxy, "cortex": serveProxy, "load": runLoad}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	commands := map[string]func([]string) error{"upstream": serveUpstream, "bare": serveBare, "bare+pool": serveBare}
 	var err error
 	if len(os.Args) > 1 && commands[os.Args[1]] != nil {
+		stop() // a child ends at once
 		err = commands[os.Args[1]](os.Args[1:])
 	} else {
-		err = compare(os.Args[1:])
+		err = compare(ctx, os.Args[1:])
 	}
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -41,149 +75,281 @@ func main() {
 	}
 }
 
-// subjects are loaded in this order and, every other round, in the opposite one. The pool is the one option of ReverseProxy
-// that is free speed for whoever sets it; the goal is set against the bare one.
-var subjects = []string{"bare", "cortex", "bare+pool"}
-
-// A measurement is one subject's part of one round.
-type measurement struct {
-	loadResult
-	cpu time.Duration // of the proxy, a request; 0 = not known
+// options are what the command line says.
+type options struct {
+	rounds       int
+	duration     time.Duration
+	conns, sizes []int
+	method       string
+	only         []string
+	format       string
+	check        bool
+	tolerance    float64
 }
 
-func compare(args []string) error {
+func parse(args []string) (options, error) {
+	o := options{conns: []int{1, 64, 1024}, sizes: []int{1 << 10, 100 << 10}}
 	flags := flag.NewFlagSet("proxy", flag.ContinueOnError)
-	rounds := flags.Int("rounds", 7, "rounds, 1 to 100")
-	duration := flags.Duration("duration", 2*time.Second, "load on each proxy in a round, 100ms to 1m")
-	conns := flags.Int("conns", 64, "connections, 1 to 1024")
-	size := flags.Int("size", 1<<10, "bytes of a body, 0 to 1048576")
-	method := flags.String("method", "GET", "GET, or POST to send a body too")
-	check := flags.Bool("check", false, "exit 1 when the goal is missed")
+	quick := flags.Bool("quick", false, "64 connections, bodies of 1 KiB, 5 rounds of 1 s")
+	flags.IntVar(&o.rounds, "rounds", 5, "rounds, 1 to 100")
+	flags.DurationVar(&o.duration, "duration", 2*time.Second, "load on each proxy in a round, whole seconds, 1s to 1m")
+	flags.Func("conns", "connections, 1 to 4096, separated by commas (default 1,64,1024)", numbers(&o.conns, 1, keptConns))
+	flags.Func("size", "bytes of a body, 0 to 1048576, separated by commas (default 1024,102400)", numbers(&o.sizes, 0, maxBody))
+	flags.StringVar(&o.method, "method", "GET", "GET, or POST to send a body of that size too")
+	only := flags.String("only", "", "subjects, separated by commas (default all)")
+	flags.StringVar(&o.format, "format", "table", "table, md or json")
+	flags.BoolVar(&o.check, "check", false, "exit 1 when the floor is missed")
+	flags.Float64Var(&o.tolerance, "tolerance", 0, "with --check: the share by which the floor may be missed, 0 to below 1, for busy machines")
 	if err := flags.Parse(args); err != nil {
-		return flag.ErrHelp
+		return o, flag.ErrHelp
 	}
-	if flags.NArg() > 0 || *rounds < 1 || *rounds > 100 || *duration < 100*time.Millisecond || *duration > time.Minute ||
-		*conns < 1 || *conns > 1024 || *size < 0 || *size > 1<<20 || *method != "GET" && *method != "POST" {
+	if *quick {
+		set := map[string]bool{}
+		flags.Visit(func(f *flag.Flag) { set[f.Name] = true })
+		if !set["conns"] {
+			o.conns = []int{64}
+		}
+		if !set["size"] {
+			o.sizes = []int{1 << 10}
+		}
+		if !set["duration"] {
+			o.duration = time.Second
+		}
+	}
+	if *only != "" {
+		o.only = strings.Split(*only, ",")
+	}
+	for _, name := range o.only {
+		if !slices.ContainsFunc(subjects, func(s subject) bool { return s.name == name }) {
+			return o, fmt.Errorf("--only %s: there is no such subject", name)
+		}
+	}
+	if o.check && !(o.measures("bare") && o.measures("cortex") && o.measures("caddy")) {
+		return o, errors.New("--check needs bare, caddy and cortex")
+	}
+	if flags.NArg() > 0 || o.rounds < 1 || o.rounds > 100 || o.duration < time.Second || o.duration > time.Minute || o.duration%time.Second != 0 ||
+		o.method != "GET" && o.method != "POST" || !slices.Contains([]string{"table", "md", "json"}, o.format) || !(o.tolerance >= 0 && o.tolerance < 1) {
 		flags.Usage()
-		return flag.ErrHelp
+		return o, flag.ErrHelp
 	}
-	life := time.Duration(*rounds*len(subjects))*(*duration+time.Second) + time.Minute
-	number := strconv.Itoa
+	return o, nil
+}
 
-	upstream, err := start(life, "upstream", "--size", number(*size))
+func (o options) measures(name string) bool { return o.only == nil || slices.Contains(o.only, name) }
+
+func numbers(p *[]int, lo, hi int) func(string) error {
+	return func(text string) error {
+		*p = nil
+		for f := range strings.SplitSeq(text, ",") {
+			n, err := strconv.Atoi(f)
+			if err != nil || n < lo || n > hi {
+				return fmt.Errorf("%q is not a number from %d to %d", f, lo, hi)
+			}
+			*p = append(*p, n)
+		}
+		return nil
+	}
+}
+
+func compare(ctx context.Context, args []string) error {
+	o, err := parse(args)
 	if err != nil {
 		return err
 	}
-	defer upstream.stop()
-	proxies := map[string]*child{}
-	for _, s := range subjects {
-		p, err := start(life, s, "--upstream", upstream.addr, "--conns", number(*conns))
-		if err != nil {
-			return err
-		}
-		defer p.stop()
-		proxies[s] = p
+	r, err := run(ctx, o)
+	if err != nil {
+		return err
 	}
-
-	measured := map[string][]measurement{}
-	for round := range *rounds {
-		order := slices.Clone(subjects)
-		if round%2 == 1 {
-			slices.Reverse(order)
-		}
-		for _, s := range order {
-			m, err := load(proxies[s], "--conns", number(*conns), "--size", number(*size), "--method", *method, "--duration", duration.String())
-			if err != nil {
-				return fmt.Errorf("%s: %w", s, err)
-			}
-			measured[s] = append(measured[s], m)
-		}
+	if err := r.print(os.Stdout, o.format); err != nil {
+		return err
 	}
-	ratio := report(measured, *conns, *size, *method)
-	if *check && ratio < goal {
-		return fmt.Errorf("the gateway moves %.3f of the bare proxy's requests a second, the goal is %.2f", ratio, goal)
+	if missed := r.missed(o.tolerance); o.check && len(missed) > 0 {
+		return fmt.Errorf("the floor is missed: %s", strings.Join(missed, "; "))
 	}
 	return nil
 }
 
-// load runs the load generator against a proxy.
-func load(p *child, args ...string) (measurement, error) {
-	before := p.cpu()
-	cmd := exec.Command(self(), append([]string{"load", "--addr", p.addr}, args...)...)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
+// A bench is what the subjects are loaded with and on.
+type bench struct {
+	options
+	dir, script   string
+	proxy, others place
+	programs      map[string]string
+	running       []*child
+}
+
+func run(ctx context.Context, o options) (*result, error) {
+	dir, err := os.MkdirTemp("", "cortex-bench-")
 	if err != nil {
-		return measurement{}, fmt.Errorf("load: %w", err)
+		return nil, err
 	}
-	var m measurement
-	if err := json.Unmarshal(out, &m.loadResult); err != nil {
-		return measurement{}, fmt.Errorf("load: %w", err)
+	defer os.RemoveAll(dir)
+	b := &bench{options: o, dir: dir, script: filepath.Join(dir, "wrk.lua"), programs: map[string]string{}}
+	defer b.stop()
+	if err := b.prepare(ctx); err != nil {
+		return nil, err
 	}
-	if m.Bad > m.All/100 {
-		return m, fmt.Errorf("%d of %d answers were not what the upstream sent: %s", m.Bad, m.All, m.FirstBad)
+	upstream, err := freeAddr()
+	if err != nil {
+		return nil, err
 	}
-	if after := p.cpu(); after > before && m.All > 0 {
-		m.cpu = (after - before) / time.Duration(m.All)
+	own, err := os.Executable()
+	if err != nil {
+		return nil, err
 	}
-	return m, nil
-}
+	if _, err := b.start(start(ctx, b.others, dir, "upstream", upstream, own, "upstream", "--listen", upstream)); err != nil {
+		return nil, err
+	}
 
-// report prints everything and returns the ratio that the goal is about.
-func report(measured map[string][]measurement, conns, size int, method string) float64 {
-	fmt.Printf("%s, %d connections, bodies of %d bytes; medians of %d rounds\n\n", method, conns, size, len(measured["bare"]))
-	fmt.Printf("%-10s %12s %10s %10s %14s %9s\n", "", "requests/s", "p50", "p99", "CPU/request", "refused")
+	r := &result{Processors: runtime.NumCPU(), Rounds: o.rounds, Duration: o.duration.String(), Method: o.method}
+	var proxies []*child
 	for _, s := range subjects {
-		m := measured[s]
-		refused := 0
-		for _, m := range m {
-			refused += m.Bad
+		if b.programs[s.name] == "" {
+			continue
 		}
-		fmt.Printf("%-10s %12.0f %10s %10s %14s %9d\n", s, median(m, func(m measurement) float64 { return m.PerSecond }),
-			duration(median(m, func(m measurement) float64 { return m.P50 })), duration(median(m, func(m measurement) float64 { return m.P99 })),
-			duration(median(m, func(m measurement) float64 { return float64(m.cpu) })), refused)
+		p, err := b.start(s.serve(ctx, b.proxy, dir, b.programs[s.name], upstream))
+		if err != nil {
+			return nil, err
+		}
+		proxies = append(proxies, p)
+		r.Subjects = append(r.Subjects, s.name)
 	}
-	for _, s := range subjects {
-		for _, m := range measured[s] {
-			if m.Bad > 0 {
-				fmt.Printf("%s refused %d of %d, for instance: %s\n", s, m.Bad, m.All, m.FirstBad)
+	for _, size := range o.sizes {
+		for _, conns := range o.conns {
+			c, err := b.cell(ctx, proxies, conns, size)
+			if err != nil {
+				return nil, err
 			}
+			r.Cells = append(r.Cells, c)
 		}
 	}
-	ratio := median(ratios(measured["cortex"], measured["bare"]), func(f float64) float64 { return f })
-	verdict := "met"
-	if ratio < goal {
-		verdict = "MISSED"
+	if b.programs["cortex"] != "" {
+		if r.Open, err = b.open(ctx); err != nil {
+			return nil, err
+		}
 	}
-	fmt.Printf("\ncortex / bare, requests/s: median of the rounds' ratios %.3f, goal at least %.2f: %s\n", ratio, goal, verdict)
-	fmt.Print("rounds:")
-	for _, r := range ratios(measured["cortex"], measured["bare"]) {
-		fmt.Printf(" %.3f", r)
-	}
-	fmt.Printf("\ncortex / bare+pool: %.3f\n", median(ratios(measured["cortex"], measured["bare+pool"]), func(f float64) float64 { return f }))
-	return ratio
+	return r, nil
 }
 
-func ratios(a, b []measurement) []float64 {
-	r := make([]float64, len(a))
-	for i := range a {
-		r[i] = a[i].PerSecond / b[i].PerSecond
+// prepare finds or makes everything that is to run.
+func (b *bench) prepare(ctx context.Context) error {
+	for _, program := range []string{"wrk", "taskset"} {
+		if _, err := exec.LookPath(program); err != nil {
+			return fmt.Errorf("%s is missing (apt-get install wrk util-linux): nothing can be measured without it", program)
+		}
 	}
-	return r
+	if n := runtime.NumCPU(); n > 1 {
+		b.proxy, b.others = place(strconv.Itoa(n-1)), place(fmt.Sprintf("0-%d", n-2))
+	}
+	const files = 4*keptConns + 1000
+	var l syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
+		return os.NewSyscallError("getrlimit", err)
+	}
+	l.Cur, l.Max = max(l.Cur, files), max(l.Max, files)
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &l); err != nil { // set by hand, it is inherited
+		fmt.Fprintf(os.Stderr, "proxy: the limit of open files stays below %d: %v\n", files, err)
+	}
+	size := slices.Max(b.sizes)
+	if b.method == "POST" && len(b.sizes) > 1 {
+		return errors.New("--method POST goes with one --size")
+	}
+	if err := os.WriteFile(b.script, fmt.Appendf(nil, script, b.method, size), 0o600); err != nil {
+		return err
+	}
+	for _, s := range subjects {
+		if !b.measures(s.name) {
+			continue
+		}
+		program, err := s.prepare(ctx, b.dir)
+		switch {
+		case errors.Is(err, errMissing) && os.Getenv("CORTEX_REQUIRE_SERVICES") != "1":
+			fmt.Fprintf(os.Stderr, "proxy: without %s: %v\n", s.name, err)
+		case err != nil:
+			return fmt.Errorf("%s: %w", s.name, err)
+		default:
+			b.programs[s.name] = program
+		}
+	}
+	return nil
 }
 
-func median[T any](all []T, of func(T) float64) float64 {
-	v := make([]float64, len(all))
-	for i := range all {
-		v[i] = of(all[i])
+// start keeps a child to be stopped.
+func (b *bench) start(c *child, err error) (*child, error) {
+	if err == nil {
+		b.running = append(b.running, c)
 	}
-	slices.Sort(v)
-	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
+	return c, err
 }
 
-// duration prints nanoseconds for people.
-func duration(ns float64) string {
-	if ns >= 1e6 {
-		return fmt.Sprintf("%.2f ms", ns/1e6)
+func (b *bench) stop() {
+	for _, c := range slices.Backward(b.running) {
+		c.stop()
 	}
-	return fmt.Sprintf("%.1f µs", ns/1e3)
+}
+
+// cell loads the proxies in rounds, all in the same way.
+func (b *bench) cell(ctx context.Context, proxies []*child, conns, size int) (*cell, error) {
+	c := &cell{Connections: conns, Bytes: size, measured: map[string][]measurement{}}
+	for round := range b.rounds {
+		order := slices.Clone(proxies)
+		if round%2 == 1 {
+			slices.Reverse(order)
+		}
+		for _, p := range order {
+			if round == 0 { // connections, pools, the heap, what the guard has learnt
+				if _, err := runWrk(ctx, b.others, b.script, p.addr, conns, size, time.Second); err != nil {
+					return nil, fmt.Errorf("%s: %w; %s", p.name, err, p.said())
+				}
+			}
+			before := p.cpu()
+			r, err := runWrk(ctx, b.others, b.script, p.addr, conns, size, b.duration)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w; %s", p.name, err, p.said())
+			}
+			c.measured[p.name] = append(c.measured[p.name], measurement{loadResult: r, cpu: p.cpu() - before, memory: p.memory()})
+		}
+	}
+	c.summarize()
+	return c, nil
+}
+
+// open measures how fast the gateway refuses when there is no upstream.
+func (b *bench) open(ctx context.Context) (*refusals, error) {
+	nowhere, err := freeAddr()
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(subjects, func(s subject) bool { return s.name == "cortex" })
+	p, err := b.start(subjects[i].serve(ctx, b.proxy, filepath.Join(b.dir, "open"), b.programs["cortex"], nowhere))
+	if err != nil {
+		return nil, err
+	}
+	load := func(d time.Duration) (loadResult, error) { return runWrk(ctx, b.others, b.script, p.addr, 64, 0, d) }
+	if _, err := load(2 * time.Second); err != nil { // this opens it
+		return nil, fmt.Errorf("cortex without an upstream: %w; %s", err, p.said())
+	}
+	resp, err := http.Get("http://" + p.addr + "/0")
+	if err != nil {
+		return nil, fmt.Errorf("cortex without an upstream: %w", err)
+	}
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, 1000))
+	resp.Body.Close()
+	const reason = "CIRCUIT_OPEN"
+	if got := resp.Header.Get("Cortex-Reason"); resp.StatusCode != http.StatusServiceUnavailable || got != reason {
+		return nil, fmt.Errorf("cortex without an upstream: an answer is %s with the reason %q, not a refusal for %s: %s", resp.Status, got, reason, text)
+	}
+	var all []measurement
+	for range b.rounds {
+		before := p.cpu()
+		r, err := load(b.duration)
+		if err != nil {
+			return nil, fmt.Errorf("cortex without an upstream: %w; %s", err, p.said())
+		}
+		all = append(all, measurement{loadResult: r, cpu: p.cpu() - before, memory: p.memory()})
+	}
+	return &refusals{Connections: 64,
+		PerSecond: median(all, func(m measurement) float64 { return m.refused() }),
+		P99Micros: median(all, func(m measurement) float64 { return float64(m.P99) }),
+		CPUMicros: median(all, measurement.cpuMicros)}, nil
 }

@@ -1,0 +1,237 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// keptConns is how many idle connections to the upstream each proxy may keep, so that none is made twice.
+const keptConns = 4096
+
+// caddyVersion is built from its module, by itself: its 150 dependencies are no business of this module's.
+const caddyVersion = "github.com/caddyserver/caddy/v2/cmd/caddy@v2.11.9"
+
+// A subject is a proxy that can be put in front of the upstream.
+type subject struct {
+	name string
+	// prepare makes what start runs, before anything is measured. It fails with errMissing where the machine lacks the program.
+	prepare func(ctx context.Context, dir string) (program string, err error)
+	// config is the text of the file that start gives the program; empty = none.
+	config func(dir, listen, upstream string) string
+	args   func(configPath, listen, upstream string) []string
+}
+
+var errMissing = errors.New("not on this machine")
+
+// subjects are loaded in this order and, every other round, in the opposite one.
+var subjects = []subject{
+	{name: "bare", prepare: self, args: bareArgs("bare")},
+	{name: "bare+pool", prepare: self, args: bareArgs("bare+pool")},
+	{name: "cortex", prepare: buildCortex, config: cortexConfig,
+		args: func(c, _, _ string) []string { return []string{"serve", "--config", c} }},
+	{name: "caddy", prepare: buildCaddy, config: caddyConfig,
+		args: func(c, _, _ string) []string { return []string{"run", "--config", c} }},
+	{name: "nginx", prepare: installed("nginx"), config: nginxConfig,
+		args: func(c, _, _ string) []string { return []string{"-p", filepath.Dir(c), "-e", "stderr", "-c", c} }},
+	{name: "haproxy", prepare: installed("haproxy"), config: haproxyConfig,
+		args: func(c, _, _ string) []string { return []string{"-db", "-f", c} }},
+}
+
+func self(context.Context, string) (string, error) { return os.Executable() }
+
+func bareArgs(name string) func(_, listen, upstream string) []string {
+	return func(_, listen, upstream string) []string {
+		return []string{name, "--listen", listen, "--upstream", upstream}
+	}
+}
+
+// buildCortex builds the command line that this module measures, which lies outside it.
+func buildCortex(ctx context.Context, dir string) (string, error) {
+	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/seed-a29ca62a/cortex").Output()
+	if err != nil {
+		return "", fmt.Errorf("the directory of cortex (run this in bench/): %w", explain(err))
+	}
+	path := filepath.Join(dir, "bin", "cortex")
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", path, "./cmd/cortex")
+	cmd.Dir = string(bytes.TrimSpace(root))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build ./cmd/cortex: %w: %s", err, out)
+	}
+	return path, nil
+}
+
+// buildCaddy builds it once for a user: that takes a minute or two.
+func buildCaddy(ctx context.Context, _ string) (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	bin := filepath.Join(cache, "cortex-bench")
+	cmd := exec.CommandContext(ctx, "go", "install", caddyVersion)
+	cmd.Env = append(os.Environ(), "GOBIN="+bin)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w: go install %s: %w: %s", errMissing, caddyVersion, err, bytes.TrimSpace(out))
+	}
+	return filepath.Join(bin, "caddy"), nil
+}
+
+func installed(program string) func(context.Context, string) (string, error) {
+	return func(context.Context, string) (string, error) {
+		path, err := exec.LookPath(program)
+		if err != nil {
+			path, err = exec.LookPath("/usr/sbin/" + program) // not on everyone's PATH
+		}
+		if err != nil {
+			return "", fmt.Errorf("%w: apt-get install %s", errMissing, program)
+		}
+		return path, nil
+	}
+}
+
+func explain(err error) error {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return fmt.Errorf("%w: %s", err, bytes.TrimSpace(exit.Stderr))
+	}
+	return err
+}
+
+// serve puts a subject in front of the upstream.
+func (s subject) serve(ctx context.Context, p place, dir, program, upstream string) (*child, error) {
+	listen, err := freeAddr()
+	if err != nil {
+		return nil, err
+	}
+	dir = filepath.Join(dir, s.name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	config := filepath.Join(dir, "config")
+	if s.config != nil {
+		if err := os.WriteFile(config, []byte(s.config(dir, listen, upstream)), 0o600); err != nil {
+			return nil, err
+		}
+	}
+	return start(ctx, p, dir, s.name, listen, program, s.args(config, listen, upstream)...)
+}
+
+func port(addr string) string {
+	_, port, _ := net.SplitHostPort(addr)
+	return port
+}
+
+// The configurations. What is not in them has the program's default.
+
+// fill puts values in the place of $NAME, in pairs.
+func fill(text string, pairs ...string) string {
+	return strings.TrimPrefix(strings.NewReplacer(pairs...).Replace(text), "\n")
+}
+
+func cortexConfig(dir, listen, upstream string) string {
+	return fill(`
+listen: $LISTEN
+admin:
+  listen: 127.0.0.1:0
+access_log: {path: $DIR/access.log, sample: 1, errors: 1}
+targets:
+  upstream:
+    endpoints: ["http://$UPSTREAM"]
+    transport:
+      max_idle_per_host: $KEPT
+routes:
+  - path: /
+    target: upstream
+    priority:
+      header: X-Priority
+`, "$LISTEN", listen, "$UPSTREAM", upstream, "$KEPT", fmt.Sprint(keptConns), "$DIR", dir)
+}
+
+func caddyConfig(_, listen, upstream string) string {
+	return fill(`
+{
+  "admin": {"disabled": true, "config": {"persist": false}},
+  "apps": {"http": {"servers": {"bench": {
+    "listen": ["$LISTEN"],
+    "routes": [{"handle": [{
+      "handler": "reverse_proxy",
+      "upstreams": [{"dial": "$UPSTREAM"}],
+      "transport": {
+        "protocol": "http",
+        "compression": false,
+        "keep_alive": {"enabled": true, "max_idle_conns_per_host": $KEPT, "idle_timeout": "90s"}
+      }
+    }]}]
+  }}}}
+}
+`, "$LISTEN", listen, "$UPSTREAM", upstream, "$KEPT", fmt.Sprint(keptConns))
+}
+
+func nginxConfig(dir, listen, upstream string) string {
+	user := "# workers run as whoever runs this"
+	if os.Getuid() == 0 {
+		user = "user root;"
+	}
+	return fill(`
+$USER
+daemon off;
+worker_processes 1;
+pid $DIR/pid;
+error_log stderr;
+events { worker_connections 10000; }
+http {
+  access_log off;
+  keepalive_requests 1000000000;
+  client_body_temp_path $DIR/body;
+  proxy_temp_path $DIR/proxy;
+  fastcgi_temp_path $DIR/fastcgi;
+  uwsgi_temp_path $DIR/uwsgi;
+  scgi_temp_path $DIR/scgi;
+  upstream bench {
+    server $UPSTREAM;
+    keepalive $KEPT;
+    keepalive_requests 1000000000;
+  }
+  server {
+    listen $LISTEN;
+    location / {
+      proxy_pass http://bench;
+      proxy_http_version 1.1;
+      proxy_set_header Connection "";
+      proxy_set_header Host $http_host;
+      proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+      proxy_set_header X-Forwarded-Host $http_host;
+      proxy_set_header X-Forwarded-Proto $scheme;
+    }
+  }
+}
+`, "$USER", user, "$DIR", dir, "$LISTEN", listen, "$UPSTREAM", upstream, "$KEPT", fmt.Sprint(keptConns))
+}
+
+func haproxyConfig(_, listen, upstream string) string {
+	return fill(`
+global
+  nbthread 1
+  maxconn 5000
+defaults
+  mode http
+  timeout connect 5s
+  timeout client 2m
+  timeout server 2m
+frontend bench
+  bind $LISTEN
+  option forwardfor
+  http-request set-header X-Forwarded-Host %[req.hdr(host)]
+  http-request set-header X-Forwarded-Proto http
+  default_backend upstream
+backend upstream
+  server upstream $UPSTREAM
+`, "$LISTEN", listen, "$UPSTREAM", upstream)
+}
