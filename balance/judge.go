@@ -1,0 +1,222 @@
+package balance
+
+import (
+	"math"
+	"time"
+)
+
+// Evidence. A member's failures are its own illness only if the others are well meanwhile. Three questions are asked at each failure:
+//
+//   - Are the others well now? Since the member's failures in a row began, the others have had at least wellResults good
+//     answers. What they did before says nothing: when the whole target falls ill, everybody's past is good.
+//   - Is the row too long for chance? If the member were like the others, which fail at the rate q, a row of k has the
+//     probability q^k. Failures in a row eject if it is below 1 in 1e6: with q at 1 % 3 do, and Failures (5) is the bound; at 10 % it
+//     is 6, at 20 % 9, at 50 % 20. Without this, a target of which 20 % fails would lose healthy members every few
+//     seconds at 1,000 calls a second.
+//   - Or is its rate too high for chance? Of at least rateResults attempts in one to two rounds it fails rateLeast or more, three
+//     times as much as the others, who fail at most rateOthers, and rateSigmas standard deviations more than they do. 20
+//     attempts are what 1 to 2 calls a second give, and 8 failures of 20 are not what a target of whose calls 20 % fail
+//     gives by chance.
+//
+// Each decision is cheap and rare: a success looks at none of this.
+const (
+	roundTime   = 10 * time.Second
+	wellResults = 3
+	ejectBits   = 13.8 // ln 1e6
+	blameBits   = 6.9  // ln 1e3
+	rateResults = 20
+	rateLeast   = 0.4
+	rateOthers  = 0.2
+	rateSigmas  = 5
+)
+
+// counts are results of one member or several.
+type counts struct{ good, bad uint64 }
+
+func (c counts) add(d counts) counts { return counts{c.good + d.good, c.bad + d.bad} }
+func (c counts) sub(d counts) counts { return counts{c.good - d.good, c.bad - d.bad} }
+
+func (m *Member) counts() counts {
+	return counts{m.good.Load(), m.failed.Load() + m.timedOut.Load()}
+}
+
+// failed is called after each failure of m.
+func (p *Pool) failed(m *Member, latency time.Duration) {
+	streak := m.streak.Add(1)
+	members := p.set.Load().members
+	if !p.cfg.Eject.Enabled || members < 2 {
+		return
+	}
+	if often := int64(1 + members/64); streak > 2 && streak%often != 0 {
+		return // in large sets not each time: a decision looks at all members
+	}
+	now, r := p.cfg.Now(), p.cfg.Rand()
+	p.mu.Lock()
+	if !m.removed {
+		p.judge(m, now, latency, r)
+	}
+	p.unlock()
+}
+
+// judge decides what a failure of m says. The lock is held.
+func (p *Pool) judge(m *Member, now, latency time.Duration, r float64) {
+	p.turn(now)
+	s := p.set.Load()
+	if m.returned && now-latency < m.back && !m.out() {
+		// It began before the ejection that is over: a late word of what is known.
+		m.streak.Store(0)
+		m.blamed.Store(true)
+		return
+	}
+	if s.failOpen {
+		m.blamed.Store(false)
+		return
+	}
+	streak := float64(m.streak.Load())
+	var all counts
+	for i := range s.slots {
+		if o := s.slots[i].m; o != m {
+			all = all.add(o.counts())
+		}
+	}
+	if streak <= 1 || m.markGen != s.gen {
+		m.mark, m.markGen = all, s.gen
+	}
+	since := all.sub(m.mark)
+	if m.out() { // a call that was under way
+		m.blamed.Store(since.good >= since.bad)
+		return
+	}
+	surprise := 0.0
+	if since.good >= wellResults {
+		surprise = streak * -math.Log(p.othersRate(s, m, since))
+	}
+	partly := p.partlyIll(s, m, since)
+	ill := partly || streak >= float64(p.cfg.Eject.Failures) && surprise >= ejectBits
+	own := partly || streak >= 2 && surprise >= blameBits
+
+	// Those that may be ejected may be blamed. What fails beyond that share is the target's matter too.
+	ejected, blamed := 0, 0
+	for _, o := range p.members {
+		if o.ejected {
+			ejected++
+		}
+		if o != m && (o.out() || o.blamed.Load()) {
+			blamed++
+		}
+	}
+	m.blamed.Store(own && blamed < p.mayEject())
+	switch {
+	case !ill:
+	case ejected < p.mayEject() && len(s.slots) > 1:
+		p.eject(m, now, r)
+	case p.cfg.SlowStart > 0 && (!m.slow || now-m.slowFrom > p.cfg.SlowStart/10):
+		// It may not be ejected. A small share it may have, like one that comes back.
+		m.comeBack(now)
+		p.rebuild(now)
+	}
+}
+
+// turn begins a new round if it is time.
+func (p *Pool) turn(now time.Duration) {
+	if now-p.round < roundTime {
+		return
+	}
+	p.fresh = now-p.round <= 2*roundTime
+	p.round = now
+	for _, m := range p.members {
+		m.then, m.now = m.now, m.counts()
+	}
+}
+
+// othersRate is at which rate the others fail: in this round and the one before, or since m's row began if that is worse.
+func (p *Pool) othersRate(s *set, m *Member, since counts) float64 {
+	var c counts
+	for i := range s.slots {
+		if o := s.slots[i].m; o != m {
+			c = c.add(o.counts().sub(o.then))
+		}
+	}
+	q := float64(c.bad+1) / float64(c.good+c.bad+2)
+	if n := since.good + since.bad; n > 0 {
+		q = max(q, float64(since.bad)/float64(n))
+	}
+	return q
+}
+
+// partlyIll reports whether m's rate of failures is what the others' is not.
+func (p *Pool) partlyIll(s *set, m *Member, since counts) bool {
+	window := func(o *Member) counts {
+		if p.fresh {
+			return o.counts().sub(o.then)
+		}
+		return o.counts().sub(o.now)
+	}
+	mine := window(m)
+	n := float64(mine.good + mine.bad)
+	rate := float64(mine.bad) / n
+	if n < rateResults || rate < rateLeast || since.bad > since.good {
+		return false
+	}
+	var c counts
+	for i := range s.slots {
+		if o := s.slots[i].m; o != m {
+			c = c.add(window(o))
+		}
+	}
+	q := float64(c.bad+1) / float64(c.good+c.bad+2)
+	return c.good+c.bad >= rateResults && q <= rateOthers && q <= rate/3 && (rate-q)*math.Sqrt(n) >= rateSigmas*math.Sqrt(q*(1-q))
+}
+
+// mayEject is how many members may be ejected at a time.
+func (p *Pool) mayEject() int {
+	n := len(p.members)
+	if n < 2 {
+		return 0
+	}
+	return max(1, int(p.cfg.Eject.MaxShare*float64(n)+1e-9))
+}
+
+// eject takes m out. The lock is held.
+func (p *Pool) eject(m *Member, now time.Duration, r float64) {
+	if m.returned {
+		// Their number is halved for each stretch of health as long as the last ejection and what it takes to find out.
+		for well := now - m.back; m.ejections > 0; m.ejections /= 2 {
+			if well -= m.lasted + p.cfg.SlowStart + p.cfg.Eject.BaseTime; well < 0 {
+				break
+			}
+		}
+	}
+	m.ejections++
+	m.total++
+	d := p.cfg.Eject.MaxTime
+	if m.ejections <= int(d/p.cfg.Eject.BaseTime) {
+		d = time.Duration(m.ejections) * p.cfg.Eject.BaseTime
+	}
+	d -= time.Duration(r * float64(d) / 10) // members that fell ill together do not come back together
+	m.ejected, m.until, m.lasted = true, now+d, d
+	m.blamed.Store(true)
+	p.tell(Event{Kind: Ejected, Member: m, For: d})
+	p.rebuild(now)
+}
+
+// restore ends an ejection. The lock is held, and rebuild to come.
+func (p *Pool) restore(m *Member, now time.Duration) {
+	m.ejected, m.returned, m.back = false, true, now
+	m.streak.Store(0)
+	m.blamed.Store(false)
+	m.then, m.now = m.counts(), m.counts()
+	m.comeBack(now)
+	p.tell(Event{Kind: Returned, Member: m})
+}
+
+// Blames reports whether m's latest failure was m's own illness, and says nothing of the target: m is out, or fails in a way that
+// cannot be chance, while the others answer. It is for the caller of [Member.End], right after it, to keep that failure from the
+// target's own count.
+//
+// The default is that failures count. It is false if ejection is off; for the only member; for the first failure of a row; without good
+// answers of the others since then; when all are out; and for members beyond the share that may be ejected. When the whole
+// target fails at once, the others have no good answers and all failures count. When members fall ill one after
+// the other, those beyond MaxShare count. What this can hide is bounded: of equal members, of which each call fails with the same
+// probability, less than one failure in a hundred.
+func (p *Pool) Blames(m *Member) bool { return m.blamed.Load() && !p.set.Load().failOpen }
