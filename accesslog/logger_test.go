@@ -327,13 +327,18 @@ func TestRotationLosesNothing(t *testing.T) {
 	}
 }
 
+var raceDetector bool
+
 func TestLogDoesNotAllocate(t *testing.T) {
+	if raceDetector {
+		t.Skip("pools forget what they hold here")
+	}
 	l := logTo(t, Config{Errors: 1}, &sink{fail: func(p []byte) (int, error) { return 0, io.ErrClosedPipe }})
 	defer l.Close()
 	for range 2 * backlog / len(full.append(nil)) { // the buffers grow first
 		l.Log(&full)
 	}
-	if n := testing.AllocsPerRun(1000, func() { l.Log(&full) }); n >= 1 { // the race detector makes pools forget
+	if n := testing.AllocsPerRun(1000, func() { l.Log(&full) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }

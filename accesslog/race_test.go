@@ -1,0 +1,6 @@
+//go:build race
+
+package accesslog
+
+// The race detector makes pools forget what they hold.
+func init() { raceDetector = true }
