@@ -44,10 +44,10 @@ func (d *decoder) parse(root *yaml.Node) *File {
 		d.target(&f.Targets[i], listen)
 	}
 	d.routes(f)
-	d.serverTLS(f.TLS, "tls")
-	d.serverTLS(f.Admin.TLS, "admin.tls")
 	doubtful := d.Refused["listen"] || d.Refused["admin.listen"] || d.Refused["admin.enabled"]
 	d.admin(&f.Admin)
+	d.serverTLS(f.TLS, "tls")
+	d.serverTLS(f.Admin.TLS, "admin.tls")
 	if !doubtful && f.Admin.Enabled && clash(f.Listen, f.Admin.Listen) {
 		d.Problem(d.At("admin.listen"), "%s: the same port as listen, %s: want another", f.Admin.Listen, f.Listen)
 	}

@@ -84,8 +84,13 @@ func (d *decoder) admin(a *Admin) {
 	if !a.Enabled || a.TokenFile != "" || a.TLS != nil && a.TLS.ClientCA != "" {
 		return
 	}
-	for _, key := range []string{"admin", "admin.enabled", "admin.listen", "admin.token_file", "admin.tls", "admin.tls.client_ca"} {
-		if d.Refused[key] {
+	// Not where one of the keys that this goes by was refused, or one that is unknown may be a misspelt one of them.
+	for _, p := range d.Problems {
+		switch p.Key {
+		case "admin", "admin.enabled", "admin.listen", "admin.token_file", "admin.tls", "admin.tls.client_ca":
+			return
+		}
+		if strings.HasPrefix(p.Key, "admin.") && !d.Given(p.Key) {
 			return
 		}
 	}
