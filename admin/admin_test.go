@@ -51,7 +51,9 @@ func trip(t *testing.T, e *cortex.Engine, c *clock) {
 func get(t *testing.T, h http.Handler, method, path string) (*http.Response, string) {
 	t.Helper()
 	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest(method, path, nil))
+	r := httptest.NewRequest(method, path, nil)
+	r.Host = "127.0.0.1:9095"
+	h.ServeHTTP(w, r)
 	res := w.Result()
 	b, err := io.ReadAll(res.Body)
 	if err != nil {
@@ -83,7 +85,7 @@ func fixture(t *testing.T) (http.Handler, *atomic.Bool) {
 	}
 	var ready atomic.Bool
 	ready.Store(true)
-	return New(func() []Target { return targets }, ready.Load), &ready
+	return New(Config{Targets: func() []Target { return targets }, Ready: ready.Load}), &ready
 }
 
 func TestHealthAndReadiness(t *testing.T) {
@@ -150,7 +152,7 @@ func TestTargetsInBrief(t *testing.T) {
 }
 
 func TestNoTargetsAreAnEmptyList(t *testing.T) {
-	h := New(func() []Target { return nil }, func() bool { return true })
+	h := New(Config{Targets: func() []Target { return nil }, Ready: func() bool { return true }})
 	if _, body := get(t, h, "GET", "/api/v1/targets"); strings.Contains(body, "null") || !strings.Contains(body, "[]") {
 		t.Errorf("body %s", body)
 	}
@@ -296,7 +298,7 @@ func TestMetricsParseStrictly(t *testing.T) {
 func TestSeriesDoNotDependOnTraffic(t *testing.T) { // F88
 	c := &clock{}
 	e := engine(t, "a", c)
-	h := New(func() []Target { return []Target{{Name: "a", Engine: e}} }, func() bool { return true })
+	h := New(Config{Targets: func() []Target { return []Target{{Name: "a", Engine: e}} }, Ready: func() bool { return true }})
 	series := func() int {
 		_, body := get(t, h, "GET", "/metrics")
 		fs, err := parse(body)

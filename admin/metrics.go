@@ -18,6 +18,7 @@ type reading struct {
 	p       cortex.Pressure
 	s       cortex.Stats
 	traffic Traffic
+	members []Endpoint
 }
 
 func read(targets []Target) []reading {
@@ -26,6 +27,9 @@ func read(targets []Target) []reading {
 		rs[i] = reading{Target: t, p: t.Engine.Pressure(), s: t.Engine.Stats()}
 		if t.Traffic != nil {
 			rs[i].traffic = t.Traffic()
+		}
+		if t.Members != nil {
+			rs[i].members = t.Members()
 		}
 	}
 	return rs
@@ -44,6 +48,10 @@ var scalars = []struct {
 	{"bad_inputs_total", "counter", "Gauge readings and reports of other guards that were not numbers.", func(r *reading) float64 { return float64(r.s.BadInput) }},
 	{"dropped_events_total", "counter", "Events that a blocked listener missed.", func(r *reading) float64 { return float64(r.s.Dropped) }},
 	{"circuit_transitions_total", "counter", "Transitions of the circuit, without the probes of one outage.", func(r *reading) float64 { return float64(r.s.Transitions) }},
+	{"circuit_orders_total", "counter", "Orders of operators to the circuit.", func(r *reading) float64 { return float64(r.s.Orders) }},
+	{"shadow_calls_total", "counter", "Calls of routes in shadow mode.", func(r *reading) float64 { return float64(r.traffic.Shadow.Calls) }},
+	{"shadow_retries_total", "counter", "Calls in shadow mode that would have been tried again.", func(r *reading) float64 { return float64(r.traffic.Shadow.Retried) }},
+	{"shadow_cuts_total", "counter", "Calls in shadow mode that would have been cut by their attempt timeout.", func(r *reading) float64 { return float64(r.traffic.Shadow.Cut) }},
 	{"cache_fallbacks_total", "counter", "Calls answered with the last good answer.", func(r *reading) float64 { return float64(r.traffic.CacheFallbacks) }},
 	{"static_fallbacks_total", "counter", "Calls answered with the static answer of their route.", func(r *reading) float64 { return float64(r.traffic.StaticFallbacks) }},
 	{"client_aborts_total", "counter", "Calls whose client went away before it had its whole answer.", func(r *reading) float64 { return float64(r.traffic.ClientAborts) }},
@@ -58,7 +66,7 @@ var scalars = []struct {
 	{"signal_circuit", "gauge", "Signal C: 0 closed, 0.5 half-open, 1 open.", func(r *reading) float64 { return r.p.Signals.C }},
 	{"floor_priority", "gauge", "Calls of a priority below it are shed.", func(r *reading) float64 { return float64(r.p.Floor) }},
 	{"shed_ratio", "gauge", "Share of the offered calls that is shed, lowest priority first, 0 to 1.", func(r *reading) float64 { return r.p.Shed }},
-	{"next_probe_seconds", "gauge", "Time until the open circuit admits a probe; 0 when closed.", func(r *reading) float64 { return r.p.NextProbe.Seconds() }},
+	{"next_probe_seconds", "gauge", "Time until the open circuit admits a probe; 0 when closed, and when forced open, where none will be.", func(r *reading) float64 { return r.p.NextProbe.Seconds() }},
 	{"in_flight_attempts", "gauge", "Attempts in flight.", func(r *reading) float64 { return float64(r.p.InFlight) }},
 	{"in_flight_limit", "gauge", "Attempts in flight at which the queue pressure is 1.", func(r *reading) float64 { return r.p.Limit }},
 	{"capacity_per_second", "gauge", "Estimated successes a second the target can give; 0 when not known.", func(r *reading) float64 { return r.p.Capacity }},
@@ -73,6 +81,7 @@ var scalars = []struct {
 }
 
 var (
+	states   = []EndpointState{EndpointUp, EndpointSlow, EndpointEjected, EndpointCheckedOut}
 	circuits = []breaker.State{breaker.Closed, breaker.HalfOpen, breaker.Open}
 	healths  = []cortex.State{cortex.Healthy, cortex.Elevated, cortex.Pressured, cortex.Emergency}
 	outcomes = []struct {
@@ -87,10 +96,10 @@ var (
 	}
 )
 
-// metrics writes every family. All series of a target exist from the start: their number depends on the configuration alone,
-// never on what clients send, and a rate over them has no first sample missing.
+// metrics writes every family. All series of a target exist from the start: their number depends on the configuration, and on the
+// addresses of the hosts in it, never on what clients send, and a rate over them has no first sample missing.
 func (a *admin) metrics(w http.ResponseWriter, _ *http.Request) {
-	rs := read(a.targets())
+	rs := read(a.Targets())
 	var e exposition
 	for _, f := range scalars {
 		e.begin(prefix+f.name, f.kind, f.help)
@@ -130,6 +139,18 @@ func (a *admin) metrics(w http.ResponseWriter, _ *http.Request) {
 			e.sample(one(r.p.Circuit == s), "target", r.Name, "state", s.String())
 		}
 	}
+	e.begin(prefix+"circuit_forced", "gauge", "1 for what an operator has forced the circuit to be; auto is not forced.")
+	for _, r := range rs {
+		for _, f := range forcings {
+			e.sample(one(r.p.Forcing == f), "target", r.Name, "state", f.String())
+		}
+	}
+	e.begin(prefix+"shadow_refusals_total", "counter", "Calls in shadow mode that would have been refused, by reason.")
+	for _, r := range rs {
+		for _, reason := range ShadowReasons {
+			e.sample(float64(r.traffic.Shadow.Refused[reason]), "target", r.Name, "reason", reason.String())
+		}
+	}
 	e.begin(prefix+"health_state", "gauge", "1 for the health state of the target.")
 	for _, r := range rs {
 		for _, s := range healths {
@@ -142,10 +163,84 @@ func (a *admin) metrics(w http.ResponseWriter, _ *http.Request) {
 		e.histogram(durationBounds[:], d.Counts[:], d.Sum.Seconds(), "target", rs[i].Name)
 	}
 	e.begin(prefix+"ready", "gauge", "1 while the daemon takes traffic, 0 while it drains.")
-	e.sample(one(a.ready()))
+	e.sample(one(a.Ready()))
+	endpoints(&e, rs)
+	if a.Server != nil {
+		a.Server().expose(&e)
+	}
+	e.begin(prefix+"admin_refused_total", "counter", "Requests to the admin port that were not let in, by cause.")
+	for i, n := range a.door.now() {
+		e.sample(float64(n), "cause", refusalCauses[i])
+	}
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	w.Write(e.b)
 }
+
+// memberScalars are the families with one series for each address of an endpoint.
+var memberScalars = []struct {
+	name, kind, help string
+	value            func(*Endpoint) float64
+}{
+	{"endpoint_in_flight_attempts", "gauge", "Attempts in flight at an endpoint.", func(e *Endpoint) float64 { return float64(e.InFlight) }},
+	{"endpoint_attempts_total", "counter", "Attempts sent to an endpoint.", func(e *Endpoint) float64 { return float64(e.Attempts) }},
+	{"endpoint_failures_total", "counter", "Attempts that failed at an endpoint.", func(e *Endpoint) float64 { return float64(e.Failures) }},
+	{"endpoint_ejections_total", "counter", "Times that an endpoint was ejected.", func(e *Endpoint) float64 { return float64(e.Ejections) }},
+}
+
+func endpoints(e *exposition, rs []reading) {
+	for _, f := range memberScalars {
+		e.begin(prefix+f.name, f.kind, f.help)
+		for _, r := range rs {
+			for i := range r.members {
+				m := &r.members[i]
+				e.sample(f.value(m), "target", r.Name, "endpoint", m.URL, "address", m.Address)
+			}
+		}
+	}
+	e.begin(prefix+"endpoint_state", "gauge", "1 for the state that an endpoint is in.")
+	for _, r := range rs {
+		for _, m := range r.members {
+			for _, s := range states {
+				e.sample(one(m.State == s), "target", r.Name, "endpoint", m.URL, "address", m.Address, "state", s.String())
+			}
+		}
+	}
+}
+
+// expose writes the families of the daemon as a whole.
+func (s Server) expose(e *exposition) {
+	scalar := func(name, kind, help string, value float64) {
+		e.begin(prefix+name, kind, help)
+		e.sample(value)
+	}
+	causes := func(name, help string, counts []Count) {
+		e.begin(prefix+name, "counter", help)
+		for _, c := range counts {
+			e.sample(float64(c.N), "cause", c.Cause)
+		}
+	}
+	e.begin(prefix+"reloads_total", "counter", "Reloads of the configuration, by result.")
+	e.sample(float64(s.Reloads.OK), "result", "ok")
+	e.sample(float64(s.Reloads.Failed), "result", "failed")
+	last := 0.0
+	if !s.Reloads.Last.IsZero() {
+		last = float64(s.Reloads.Last.UnixMilli()) / 1000
+	}
+	scalar("last_reload_timestamp_seconds", "gauge", "Time of the last reload since 1970, good or not; 0 when there was none.", last)
+	scalar("last_reload_ok", "gauge", "0 while the last reload has failed and the configuration before it is in force.", one(len(s.Reloads.Problems) == 0))
+	scalar("connections", "gauge", "Connections of clients that are open.", float64(s.Connections.Open))
+	causes("connections_refused_total", "Connections of clients that were refused, by cause.", s.Connections.Refused)
+	causes("connections_cut_total", "Connections of clients that were cut, by cause.", s.Connections.Cut)
+	scalar("memory_used_bytes", "gauge", "Bytes of request bodies for retries and of cached answers held.", float64(s.Memory.Used))
+	scalar("memory_limit_bytes", "gauge", "Bytes of request bodies for retries and of cached answers that may be held.", float64(s.Memory.Limit))
+	scalar("access_log_dropped_lines_total", "counter", "Lines of the access log that the disk did not take in time.", float64(s.AccessLogDropped))
+	e.begin(prefix+"limit_answers_total", "counter", "Answers to clients that were over a limit, by status.")
+	for i, status := range LimitStatuses {
+		e.sample(float64(s.LimitAnswers[i]), "code", statusLabel(status))
+	}
+}
+
+func statusLabel(status int) string { return strconv.Itoa(status) }
 
 // durationBounds are the bounds of [Durations] in seconds.
 var durationBounds = func() (s [len(DurationBounds)]float64) {

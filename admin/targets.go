@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed-a29ca62a/cortex"
+	"github.com/seed-a29ca62a/cortex/breaker"
 	"github.com/seed-a29ca62a/cortex/cortexhttp"
 )
 
@@ -19,8 +20,26 @@ type brief struct {
 	State     cortex.State    `json:"state"`
 	CPS       float64         `json:"cps"`
 	Floor     cortex.Priority `json:"floor"`
+	Signals   five            `json:"signals"`
 	Circuit   string          `json:"circuit"`
+	Forcing   breaker.Forcing `json:"forcing"` // "auto", or what an operator has forced the circuit to be
 	InFlight  int             `json:"in_flight"`
+	Limit     float64         `json:"limit"`
+	Calls     uint64          `json:"calls"`
+	Refused   uint64          `json:"refused"` // of the calls, at the door
+	Members   []member        `json:"members"`
+}
+
+// member is one address of an endpoint.
+type member struct {
+	Endpoint  string        `json:"endpoint"` // URL
+	Address   string        `json:"address,omitempty"`
+	Weight    int           `json:"weight"`
+	State     EndpointState `json:"state"`
+	InFlight  int64         `json:"in_flight"`
+	Attempts  uint64        `json:"attempts"`
+	Failures  uint64        `json:"failures"`
+	Ejections uint64        `json:"ejections"`
 }
 
 // detail is one target. Durations are milliseconds, ratios are from 0 to 1, counts are since the engine was made.
@@ -48,6 +67,8 @@ type detail struct {
 	Lost       uint64            `json:"lost"`
 	BadInput   uint64            `json:"bad_input"`
 	Fallbacks  fallbacks         `json:"fallbacks"`
+	Shadow     shadow            `json:"shadow"`
+	Members    []member          `json:"members"`
 
 	InFlight  int      `json:"in_flight"`
 	Limit     float64  `json:"limit"`
@@ -66,10 +87,20 @@ type five struct {
 }
 
 type circuit struct {
-	State       string  `json:"state"`
-	NextProbeMS float64 `json:"next_probe_ms"`
-	Generation  uint32  `json:"generation"`
-	Transitions uint64  `json:"transitions"`
+	State       string          `json:"state"`
+	Forcing     breaker.Forcing `json:"forcing"`
+	NextProbeMS float64         `json:"next_probe_ms"` // 0 also where it is forced open: there is none
+	Generation  uint32          `json:"generation"`
+	Transitions uint64          `json:"transitions"`
+	Orders      uint64          `json:"orders"` // of operators
+}
+
+// shadow is what was decided for calls in shadow mode and not done.
+type shadow struct {
+	Calls   uint64            `json:"calls"`
+	Refused map[string]uint64 `json:"refused"`
+	Retried uint64            `json:"retried"`
+	Cut     uint64            `json:"cut"`
 }
 
 type fallbacks struct {
@@ -86,25 +117,40 @@ type baseline struct {
 
 func (a *admin) list(w http.ResponseWriter, _ *http.Request) {
 	bs := []brief{}
-	for _, t := range a.targets() {
-		p := t.Engine.Pressure()
-		bs = append(bs, brief{Name: t.Name, Endpoints: t.endpoints(), Profile: t.Engine.Config().Profile, State: p.State, CPS: p.CPS,
-			Floor: p.Floor, Circuit: p.Circuit.String(), InFlight: p.InFlight})
+	for _, t := range a.Targets() {
+		p, s := t.Engine.Pressure(), t.Engine.Stats()
+		b := brief{Name: t.Name, Endpoints: t.endpoints(), Profile: t.Engine.Config().Profile, State: p.State, CPS: p.CPS,
+			Floor: p.Floor, Signals: five(p.Signals), Circuit: p.Circuit.String(), Forcing: p.Forcing, InFlight: p.InFlight,
+			Limit: finite(p.Limit), Calls: s.Calls, Members: t.members()}
+		for _, reason := range ShadowReasons {
+			b.Refused += s.Rejected(reason)
+		}
+		bs = append(bs, b)
 	}
-	writeJSON(w, struct {
+	writeJSON(w, http.StatusOK, struct {
 		Targets []brief `json:"targets"`
 	}{bs})
 }
 
 func (a *admin) show(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
-	for _, t := range a.targets() {
-		if t.Name == name {
-			writeJSON(w, t.detail())
-			return
+	t := a.target(name)
+	if t == nil {
+		unknown(w, r, name)
+		return
+	}
+	writeJSON(w, http.StatusOK, t.detail())
+}
+
+// target is the one of that name; nil: there is none.
+func (a *admin) target(name string) *Target {
+	ts := a.Targets()
+	for i := range ts {
+		if ts[i].Name == name {
+			return &ts[i]
 		}
 	}
-	unknown(w, r, name)
+	return nil
 }
 
 func (t *Target) detail() detail {
@@ -113,8 +159,10 @@ func (t *Target) detail() detail {
 		Name: t.Name, Endpoints: t.endpoints(), Profile: c.Profile,
 		State: p.State, CPS: p.CPS, Evidence: p.Evidence, Floor: p.Floor, Levels: c.Levels, Shed: p.Shed,
 		Signals: five(p.Signals), Weights: five(c.Weights),
-		Circuit: circuit{State: p.Circuit.String(), NextProbeMS: ms(p.NextProbe), Generation: p.Generation, Transitions: s.Transitions},
-		Calls:   s.Calls, Attempts: s.Attempts, Retries: s.Retries, Stale: s.Stale, Lost: s.Lost, BadInput: s.BadInput,
+		Circuit: circuit{State: p.Circuit.String(), Forcing: p.Forcing, NextProbeMS: ms(p.NextProbe), Generation: p.Generation,
+			Transitions: s.Transitions, Orders: s.Orders},
+		Members: t.members(), Shadow: shadow{Refused: make(map[string]uint64, len(ShadowReasons))},
+		Calls: s.Calls, Attempts: s.Attempts, Retries: s.Retries, Stale: s.Stale, Lost: s.Lost, BadInput: s.BadInput,
 		Outcomes: make(map[string]uint64, len(outcomes)), Rejections: make(map[string]uint64),
 		InFlight: p.InFlight, Limit: finite(p.Limit), Capacity: finite(p.Capacity), Tokens: finite(p.Tokens), Price: finite(p.Price),
 		TimeoutMS: ms(p.Timeout), P99MS: ms(p.P99), Samples: p.Samples, WindowMS: ms(p.Window),
@@ -126,11 +174,28 @@ func (t *Target) detail() detail {
 	for _, reason := range cortex.Reasons() {
 		d.Rejections[reason.String()] = s.Rejected(reason)
 	}
+	var traffic Traffic
 	if t.Traffic != nil {
-		traffic := t.Traffic()
-		d.Fallbacks = fallbacks{Cache: traffic.CacheFallbacks, Static: traffic.StaticFallbacks}
+		traffic = t.Traffic()
+	}
+	d.Fallbacks = fallbacks{Cache: traffic.CacheFallbacks, Static: traffic.StaticFallbacks}
+	d.Shadow.Calls, d.Shadow.Retried, d.Shadow.Cut = traffic.Shadow.Calls, traffic.Shadow.Retried, traffic.Shadow.Cut
+	for _, reason := range ShadowReasons {
+		d.Shadow.Refused[reason.String()] = traffic.Shadow.Refused[reason]
 	}
 	return d
+}
+
+func (t *Target) members() []member {
+	ms := []member{}
+	if t.Members == nil {
+		return ms
+	}
+	for _, e := range t.Members() {
+		ms = append(ms, member{Endpoint: e.URL, Address: e.Address, Weight: e.Weight, State: e.State, InFlight: e.InFlight,
+			Attempts: e.Attempts, Failures: e.Failures, Ejections: e.Ejections})
+	}
+	return ms
 }
 
 func (t *Target) endpoints() []string {
@@ -155,7 +220,7 @@ func finite(v float64) float64 {
 	return v
 }
 
-func writeJSON(w http.ResponseWriter, v any) {
+func writeJSON(w http.ResponseWriter, status int, v any) {
 	b, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -164,10 +229,12 @@ func writeJSON(w http.ResponseWriter, v any) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
 	w.Write(append(b, '\n'))
 }
 
 func unknown(w http.ResponseWriter, r *http.Request, name string) {
 	cortexhttp.WriteProblem(w, r, cortexhttp.Problem{Status: http.StatusNotFound,
-		Detail: fmt.Sprintf("There is no target %q: GET /api/v1/targets lists those there are.", name)})
+		Detail: fmt.Sprintf("There is no target %s: GET /api/v1/targets lists those there are.", show(name))})
 }

@@ -37,7 +37,8 @@ func heap() int64 {
 func series(t *testing.T, g *Gateway) int {
 	t.Helper()
 	w := httptest.NewRecorder()
-	admin.New(g.adminTargets, func() bool { return true }).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	r := httptest.NewRequest("GET", "http://127.0.0.1/metrics", nil)
+	admin.New(admin.Config{Targets: g.adminTargets, Ready: func() bool { return true }}).ServeHTTP(w, r)
 	n := 0
 	for line := range strings.Lines(w.Body.String()) {
 		if !strings.HasPrefix(line, "#") {
@@ -70,7 +71,7 @@ func TestDistinctPathsAndHostsCostNothing(t *testing.T) {
 		for i := range 1000 {
 			ask(i, "good")
 		}
-		if tr := g.Targets()[0].trafficNow(); tr.CacheEntries != 100 {
+		if tr := g.trafficOf(g.Targets()[0]); tr.CacheEntries != 100 {
 			t.Errorf("%d answers are kept, the bound is 100", tr.CacheEntries)
 		}
 		openCircuit(t, w, w.client(stranger), "http://gateway.test:80/bad")
@@ -101,7 +102,7 @@ func TestTroubleDoesNotFloodTheLog(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g, err := New(f, Options{Dial: w.dialFrom("gateway.test"), Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		g, err := New(f, Options{Dial: w.dialFrom("gateway.test"), Lookup: noAddress, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +138,8 @@ func TestCopiedAnswersShareABound(t *testing.T) {
 			<-goOn
 			w.Write(make([]byte, maxStored/2))
 		}))
-		g := w.gateway(one("limit: {min: 100}", "fallback: {cache: {}}"))
+		const most = 32
+		g := w.gateway(fmt.Sprintf("memory: {limit: %dMiB}\n", most) + one("limit: {min: 100}", "fallback: {cache: {}}"))
 		c := w.client(stranger)
 		var wg sync.WaitGroup
 		for i := range 50 {
@@ -148,16 +150,17 @@ func TestCopiedAnswersShareABound(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		if n := g.copying.Load(); n != maxCopying {
-			t.Errorf("%d bytes are being copied, the bound is %d", n, maxCopying)
+		if n := g.memory.Used(); n != most*maxStored {
+			t.Errorf("%d bytes are being copied, the bound is %d", n, most*maxStored)
 		}
 		close(goOn)
 		wg.Wait()
 		synctest.Wait()
-		if n := g.copying.Load(); n != 0 {
-			t.Errorf("%d bytes are still reserved", n)
+		tr := g.trafficOf(g.Targets()[0])
+		if n := g.memory.Used(); n != tr.CacheBytes {
+			t.Errorf("%d bytes are reserved, the cache holds %d", n, tr.CacheBytes)
 		}
-		if tr := g.Targets()[0].trafficNow(); tr.CacheEntries != maxCopying/maxStored {
+		if tr.CacheEntries != most-1 { // each takes a little more than its body
 			t.Errorf("%+v", tr)
 		}
 	})

@@ -10,11 +10,13 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/seed-a29ca62a/cortex/admin"
 	"github.com/seed-a29ca62a/cortex/config"
+	"github.com/seed-a29ca62a/cortex/front"
 )
 
 // A Server is a gateway on its port, with the admin port beside it.
@@ -26,32 +28,39 @@ import (
 //	err = s.Run(ctx)
 type Server struct {
 	gateway *Gateway
-	drain   config.Drain
+	options Options
 	log     *slog.Logger
 
-	front, admin         *http.Server
+	front                *front.Server
+	admin                *http.Server
 	frontPort, adminPort net.Listener // adminPort is nil where there is no admin port
+	secrets              *secrets
 	cut                  context.CancelFunc
 	draining             atomic.Bool
+	drained              chan struct{} // closed when the server is asked to stop by other means than the context of Run
+	drainOnce            sync.Once
+
+	reloading sync.Mutex
+	reloads   atomic.Pointer[admin.Reloads]
 }
 
 // Listen makes the gateway of a configuration and opens its ports. The error names the port that could not be opened or what
 // of the configuration cannot be used. Run or Close the server.
 func Listen(f *config.File, o Options) (*Server, error) {
-	front, err := listen("listen", f.Listen)
+	frontPort, err := front.Listen(f.Listen)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("gateway: listen: %w", err)
 	}
 	var adminPort net.Listener
 	if f.Admin.Enabled {
-		if adminPort, err = listen("admin.listen", f.Admin.Listen); err != nil {
-			front.Close()
-			return nil, err
+		if adminPort, err = net.Listen("tcp", f.Admin.Listen); err != nil {
+			frontPort.Close()
+			return nil, fmt.Errorf("gateway: admin.listen: %w", err)
 		}
 	}
-	s, err := newServer(f, o, front, adminPort)
+	s, err := newServer(f, o, frontPort, adminPort)
 	if err != nil {
-		front.Close()
+		frontPort.Close()
 		if adminPort != nil {
 			adminPort.Close()
 		}
@@ -61,27 +70,31 @@ func Listen(f *config.File, o Options) (*Server, error) {
 }
 
 // newServer makes a server on ports that are open.
-func newServer(f *config.File, o Options, front, adminPort net.Listener) (*Server, error) {
+func newServer(f *config.File, o Options, frontPort, adminPort net.Listener) (*Server, error) {
+	secrets, err := newSecrets(f)
+	if err != nil {
+		return nil, err
+	}
+	limits, err := limitsOf(f)
+	if err != nil {
+		return nil, err
+	}
 	g, err := New(f, o)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cut := context.WithCancel(context.Background())
-	s := &Server{gateway: g, drain: f.Drain, log: g.log, frontPort: front, adminPort: adminPort, cut: cut}
+	s := &Server{gateway: g, options: o, log: g.logger, frontPort: frontPort, adminPort: adminPort, secrets: secrets, cut: cut,
+		drained: make(chan struct{})}
+	s.reloads.Store(new(admin.Reloads))
 	faults := log.New(faultWriter{s.log}, "", 0)
-	s.front = &http.Server{
-		Handler:           g,
-		BaseContext:       func(net.Listener) context.Context { return ctx },
-		ErrorLog:          faults,
-		ReadHeaderTimeout: f.Server.ReadHeaderTimeout,
-		IdleTimeout:       f.Server.IdleTimeout,
-		MaxHeaderBytes:    int(f.Server.MaxHeaderBytes),
-
-		DisableGeneralOptionsHandler: true, // "OPTIONS *" is the target's to answer
-	}
+	s.front = front.New(front.Config{Handler: g, TLS: secrets.frontTLS(), Limits: limits, BaseContext: ctx, ErrorLog: faults,
+		Problem: g.refused})
 	s.admin = &http.Server{
-		Handler:           admin.New(g.adminTargets, s.Ready),
+		Handler: admin.New(admin.Config{Targets: g.adminTargets, Ready: s.Ready, Server: s.status, Token: secrets.token(), Log: s.log,
+			Control: s.control()}),
 		ErrorLog:          faults,
+		TLSConfig:         secrets.adminTLS(),
 		ReadHeaderTimeout: 10 * time.Second,
 		ReadTimeout:       30 * time.Second,
 		WriteTimeout:      30 * time.Second,
@@ -89,6 +102,41 @@ func newServer(f *config.File, o Options, front, adminPort net.Listener) (*Serve
 		MaxHeaderBytes:    16 << 10,
 	}
 	return s, nil
+}
+
+// limitsOf are the limits of a configuration. The error says that there are too few file descriptors for them.
+func limitsOf(f *config.File) (front.Limits, error) {
+	c := f.Server
+	l := front.Limits{HTTP2: c.HTTP2, H2C: c.H2C, MaxStreams: c.MaxStreams, MaxConnections: c.MaxConnections,
+		ConnectionsPerClient: c.ConnectionsPerClient, ReadHeaderTimeout: c.ReadHeaderTimeout, IdleTimeout: c.IdleTimeout,
+		WriteTimeout: c.WriteTimeout, MaxHeaderBytes: int(c.MaxHeaderBytes), MaxHeaderFields: c.MaxHeaderFields, MaxURLBytes: int(c.MaxURLBytes)}
+	if l.MaxConnections > 0 {
+		if err := front.CheckDescriptors(l.MaxConnections, 0); err != nil {
+			return l, fmt.Errorf("gateway: server.max_connections: %w", err)
+		}
+		return l, nil
+	}
+	if n, ok := front.DescriptorLimit(); ok {
+		l.MaxConnections = front.MaxConnectionsFor(n, 0)
+	}
+	return l, nil
+}
+
+// control is what the admin port can do.
+func (s *Server) control() admin.Control {
+	c := admin.Control{Drain: s.Drain, ConfigYAML: func() ([]byte, error) { return s.gateway.state.Load().file.Effective() }}
+	if s.options.Load != nil {
+		c.Reload = func(context.Context) error { return s.Reload() }
+	}
+	if level := s.options.Level; level != nil {
+		c.Level, c.SetLevel = level.Level, level.Set
+	}
+	return c
+}
+
+// refused answers what the port refuses before it is a request for the gateway.
+func (g *Gateway) refused(w http.ResponseWriter, r *http.Request, status int, detail string) {
+	g.problem(g.state.Load(), w, r, status, "http_request_error", detail)
 }
 
 // faultWriter takes what net/http's server has to say. A panic is a fault of the program. All else is wrong with a
@@ -102,14 +150,6 @@ func (f faultWriter) Write(line []byte) (int, error) {
 	}
 	f.log.Log(context.Background(), level, string(bytes.TrimSpace(line)))
 	return len(line), nil
-}
-
-func listen(key, address string) (net.Listener, error) {
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("gateway: %s: %w", key, err)
-	}
-	return l, nil
 }
 
 // Addr is the address that clients reach the gateway at, with the port that the system chose where the configuration had 0.
@@ -129,23 +169,32 @@ func (s *Server) Gateway() *Gateway { return s.gateway }
 // Ready reports whether the server takes traffic: from when it listens until it is told to stop.
 func (s *Server) Ready() bool { return !s.draining.Load() }
 
-// Run serves until ctx ends and then stops in an order that loses nothing: it says on the admin port that it is not ready any
+// Drain has Run stop as it does at the end of its context. It returns at once.
+func (s *Server) Drain() { s.drainOnce.Do(func() { close(s.drained) }) }
+
+// Run serves until ctx ends, or Drain, and then stops in an order that loses nothing: it says on the admin port that it is not ready any
 // more but goes on accepting for as long as drain.delay, so that balancers look away; it stops accepting and lets the requests
 // in flight, upgraded connections too, end within drain.timeout; it cuts what is left; last goes the admin port. The error is
 // nil after an orderly stop, [ErrCut] if something was cut, else why a port failed. Run may be called once.
 func (s *Server) Run(ctx context.Context) error {
 	failed := make(chan error, 2)
-	go func() { failed <- serve(s.front, s.frontPort, "gateway") }()
+	go func() { failed <- serve(s.front.Serve, s.frontPort, "gateway") }()
 	ports := 1
 	s.log.Info("listening", "address", s.Addr().String())
 	if s.adminPort != nil {
 		ports++
-		go func() { failed <- serve(s.admin, s.adminPort, "admin port") }()
+		h := s.admin.Serve
+		if s.admin.TLSConfig != nil {
+			h = func(l net.Listener) error { return s.admin.ServeTLS(l, "", "") }
+		}
+		go func() { failed <- serve(h, s.adminPort, "admin port") }()
 		s.log.Info("admin port", "address", s.AdminAddr().String())
 	}
 	var err error
 	select {
 	case <-ctx.Done():
+		err = s.stop(failed, &ports)
+	case <-s.drained:
 		err = s.stop(failed, &ports)
 	case err = <-failed:
 		ports--
@@ -158,8 +207,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-func serve(h *http.Server, l net.Listener, what string) error {
-	if err := h.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+func serve(h func(net.Listener) error, l net.Listener, what string) error {
+	if err := h(l); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("gateway: %s: %w", what, err)
 	}
 	return nil
@@ -170,10 +219,11 @@ var ErrCut = errors.New("gateway: requests were cut off at the end of drain.time
 
 // stop is the orderly stop, up to where nothing is in flight any more.
 func (s *Server) stop(failed <-chan error, ports *int) error {
+	drain := s.gateway.state.Load().file.Drain
 	s.draining.Store(true)
-	s.log.Info("draining", "delay", s.drain.Delay, "timeout", s.drain.Timeout)
-	if s.drain.Delay > 0 {
-		t := time.NewTimer(s.drain.Delay)
+	s.log.Info("draining", "delay", drain.Delay, "timeout", drain.Timeout)
+	if drain.Delay > 0 {
+		t := time.NewTimer(drain.Delay)
 		defer t.Stop()
 		select {
 		case <-t.C:
@@ -182,14 +232,14 @@ func (s *Server) stop(failed <-chan error, ports *int) error {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), s.drain.Timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), drain.Timeout)
 	defer cancel()
 	err := s.front.Shutdown(ctx)
 	if err == nil {
 		err = s.gateway.upgraded.wait(ctx) // Shutdown knows nothing of them
 	}
 	if err != nil {
-		s.log.Warn("drain timeout: requests are cut off", "timeout", s.drain.Timeout)
+		s.log.Warn("drain timeout: requests are cut off", "timeout", drain.Timeout)
 		return ErrCut
 	}
 	s.log.Info("drained")
@@ -207,3 +257,101 @@ func (s *Server) Close() {
 	}
 	s.gateway.Close()
 }
+
+// Reload reads the configuration anew, by Options.Load, and puts it in force; see [Gateway.Reload]. Certificates and the admin port's
+// token are read anew too, the file of the access log is opened anew. Where anything cannot be used, everything stays as it is.
+func (s *Server) Reload() error {
+	s.reloading.Lock()
+	defer s.reloading.Unlock()
+	err := s.reload()
+	r := *s.reloads.Load()
+	r.Last, r.Problems = time.Now(), nil
+	if err != nil {
+		r.Failed++
+		r.Problems = problems(err)
+		s.log.Error("reload: the configuration in force stays", "error", err)
+	} else {
+		r.OK++
+		s.log.Info("reloaded")
+	}
+	s.reloads.Store(&r)
+	return err
+}
+
+func (s *Server) reload() error {
+	now := s.gateway.state.Load().file
+	next := now
+	if s.options.Load != nil {
+		var err error
+		if next, err = s.options.Load(); err != nil {
+			return err
+		}
+	}
+	if err := fixed(now, next); err != nil {
+		return err
+	}
+	limits, err := limitsOf(next)
+	if err != nil {
+		return err
+	}
+	commit, err := s.secrets.load(next)
+	if err != nil {
+		return err
+	}
+	if err := s.gateway.Reload(next); err != nil {
+		return err
+	}
+	commit()
+	s.front.SetLimits(limits)
+	if s.options.Level != nil && now.Log.Level != next.Log.Level { // else what an operator has set stays
+		s.options.Level.Set(next.Log.Level)
+	}
+	return s.gateway.ReopenLog()
+}
+
+// Paths are the files that the configuration in force names.
+func (s *Server) Paths() []string { return s.gateway.state.Load().file.Paths() }
+
+// problems are the lines of an error.
+func problems(err error) []string {
+	var lines []string
+	for line := range bytes.Lines([]byte(err.Error())) {
+		if line = bytes.TrimSpace(line); len(line) > 0 {
+			lines = append(lines, string(line))
+		}
+	}
+	return lines
+}
+
+// status is what the admin port shows of the server.
+func (s *Server) status() admin.Server {
+	f := s.front.Stats()
+	g := s.gateway
+	a := admin.Server{
+		Reloads: *s.reloads.Load(),
+		Connections: admin.Connections{Open: s.front.Connections(),
+			Refused: []admin.Count{{Cause: "client_limit", N: f.ClientReset}, {Cause: "http2", N: f.NoHTTP2}, {Cause: "accept_error", N: f.AcceptErrors}},
+			Cut: []admin.Count{{Cause: "slow_header", N: f.SlowHeaders}, {Cause: "slow_reader", N: f.SlowReaders}, {Cause: "slow_stream", N: f.SlowStreams},
+				{Cause: "rapid_reset", N: f.RapidResets}, {Cause: "lost_ping", N: f.LostPings}, {Cause: "http2_error", N: f.HTTP2Errors}}},
+		Memory: admin.Memory{Used: g.memory.Used(), Limit: g.memory.Limit()},
+	}
+	for i, status := range admin.LimitStatuses {
+		switch status {
+		case http.StatusRequestTimeout:
+			a.LimitAnswers[i] = f.SlowHeaders + g.lateBodies.Load()
+		case http.StatusRequestEntityTooLarge:
+			a.LimitAnswers[i] = g.longBodies.Load()
+		case http.StatusRequestURITooLong:
+			a.LimitAnswers[i] = f.URL414
+		case http.StatusTooManyRequests:
+			a.LimitAnswers[i] = f.Client429
+		case http.StatusRequestHeaderFieldsTooLarge:
+			a.LimitAnswers[i] = f.Header431
+		}
+	}
+	if l := g.access.Load(); l != nil {
+		a.AccessLogDropped = l.Stats().Dropped
+	}
+	return a
+}
+
