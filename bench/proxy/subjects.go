@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -123,11 +122,6 @@ func (s subject) serve(ctx context.Context, p place, dir, program, upstream stri
 	return start(ctx, p, dir, s.name, listen, program, s.args(config, listen, upstream)...)
 }
 
-func port(addr string) string {
-	_, port, _ := net.SplitHostPort(addr)
-	return port
-}
-
 // The configurations. What is not in them has the program's default.
 
 // fill puts values in the place of $NAME, in pairs.
@@ -140,7 +134,7 @@ func cortexConfig(dir, listen, upstream string) string {
 listen: $LISTEN
 admin:
   listen: 127.0.0.1:0
-access_log: {path: $DIR/access.log, sample: 1, errors: 1}
+access_log: {path: $ACCESS_LOG, sample: 1, errors: 1}
 targets:
   upstream:
     endpoints: ["http://$UPSTREAM"]
@@ -151,8 +145,10 @@ routes:
     target: upstream
     priority:
       header: X-Priority
-`, "$LISTEN", listen, "$UPSTREAM", upstream, "$KEPT", fmt.Sprint(keptConns), "$DIR", dir)
+`, "$LISTEN", listen, "$UPSTREAM", upstream, "$KEPT", fmt.Sprint(keptConns), "$ACCESS_LOG", accessLog(dir))
 }
+
+func accessLog(dir string) string { return filepath.Join(dir, "access.log") }
 
 func caddyConfig(_, listen, upstream string) string {
 	return fill(`

@@ -43,6 +43,12 @@ func serveUpstream(args []string) error {
 	if err := syscall.SetNonblock(u.listener, true); err != nil {
 		return os.NewSyscallError("setnonblock", err)
 	}
+	// Segments as on Ethernet. In those of the loopback interface, 64 KiB, one answer can fill a receiver's window to where not
+	// another segment fits, and the sender then waits for a timer: up to 200 ms in which nobody does anything.
+	const segment = 1448
+	if err := syscall.SetsockoptInt(u.listener, syscall.IPPROTO_TCP, syscall.TCP_MAXSEG, segment); err != nil {
+		return os.NewSyscallError("setsockopt", err)
+	}
 	return u.run()
 }
 

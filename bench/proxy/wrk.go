@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strconv"
 	"time"
 )
 
@@ -22,6 +21,8 @@ end
 wrk.method = "%s"
 if wrk.method == "POST" then wrk.body = string.rep("x", %d) end
 `
+
+func scriptFor(method string, body int) []byte { return fmt.Appendf(nil, script, method, body) }
 
 // loadResult is what wrk has counted. Its latencies are those of all answers, and corrected for the requests that a
 // connection could not send while it waited for a slow answer.
@@ -44,9 +45,9 @@ func (r loadResult) refused() float64 {
 
 // runWrk keeps one request in flight on each of conns connections, from one thread.
 func runWrk(ctx context.Context, p place, scriptPath, addr string, conns, size int, d time.Duration) (loadResult, error) {
-	cmd := p.command(ctx, "wrk", "--threads", "1", "--connections", strconv.Itoa(conns),
-		"--duration", strconv.Itoa(int(d.Seconds()))+"s", "--timeout", "5s", "--script", scriptPath,
-		"http://"+addr+"/"+strconv.Itoa(size))
+	cmd := p.command(ctx, "wrk", "--threads", "1", "--connections", number(conns),
+		"--duration", number(int(d.Seconds()))+"s", "--timeout", "5s", "--script", scriptPath,
+		"http://"+addr+"/"+number(size))
 	var said bytes.Buffer
 	cmd.Stderr = &said
 	out, err := cmd.Output()
