@@ -14,15 +14,18 @@ import (
 // net/http may read a body after RoundTrip has returned an early answer, and closes it when it likes. Each attempt therefore
 // gets a reader of its own, which is shut before the next one is opened.
 type source struct {
-	limit  int   // bytes kept
-	length int64 // declared; -1 = not known
+	limit  int    // bytes kept
+	length int64  // declared; -1 = not known
+	memory Memory // that they are taken of; nil = no bound
 
 	mu      sync.Mutex
 	src     io.ReadCloser
 	kept    []byte
 	read    int64         // from src
 	err     error         // that src ended with: io.EOF or a failure of the caller's
-	over    bool          // more was read than may be kept; kept is empty
+	held    int64         // reserved in memory, for all of kept's capacity
+	over    bool          // what was read is not kept, or not any more; kept is empty
+	starved bool          // for want of memory
 	reading bool          // somebody is inside src.Read
 	idle    chan struct{} // closed when they are out of it, if somebody waits
 	reader  *bodyReader
@@ -30,12 +33,12 @@ type source struct {
 	closed  bool // src was
 }
 
-// newSource returns a source that keeps limit bytes; a body that is known to be longer is not kept at all.
-func newSource(src io.ReadCloser, length, limit int64) *source {
+// newSource returns a source that keeps limit bytes, as far as memory has them; a body that is known to be longer is not kept at all.
+func newSource(src io.ReadCloser, length, limit int64, memory Memory) *source {
 	if length > limit {
 		limit = 0
 	}
-	return &source{src: src, length: length, limit: int(max(limit, 0))}
+	return &source{src: src, length: length, limit: int(max(limit, 0)), memory: memory}
 }
 
 // bodyReader is what one attempt reads the body by.
@@ -54,9 +57,15 @@ func (r *bodyReader) Read(p []byte) (int, error) {
 		s.mu.Unlock()
 		return 0, http.ErrBodyReadAfterClose
 	case r.at < s.read: // kept: the reader would not have been opened otherwise
+		defer s.mu.Unlock()
+		if s.over { // since then: a Read that was under way brought more than there should be
+			return 0, io.ErrUnexpectedEOF
+		}
 		n := copy(p, s.kept[r.at:])
 		r.at += int64(n)
-		s.mu.Unlock()
+		if s.last && r.at == s.read {
+			s.forget()
+		}
 		return n, nil
 	case s.err != nil:
 		defer s.mu.Unlock()
@@ -96,20 +105,56 @@ func (s *source) keep(p []byte) {
 	s.read += int64(len(p))
 	switch {
 	case s.over || len(p) == 0:
-	case s.read > int64(s.limit):
-		s.over, s.kept = true, nil
+	case s.last || s.read > int64(s.limit):
+		s.forget()
+	case !s.grow(len(p)):
+		s.starved = true
+		s.forget()
 	default:
-		if s.kept == nil && s.length > 0 {
-			s.kept = make([]byte, 0, s.length)
-		}
 		s.kept = append(s.kept, p...)
 	}
+}
+
+// grow makes room for n more bytes, which are within the limit, and reports whether there is memory for it. What the new room takes is
+// reserved while the old one is still held.
+func (s *source) grow(n int) bool {
+	need, size := len(s.kept)+n, cap(s.kept)
+	if need <= size {
+		return true
+	}
+	if size = max(2*size, 512); s.kept == nil && s.length > 0 {
+		size = int(s.length) // not more than the limit
+	}
+	size = max(need, min(size, s.limit))
+	if s.memory != nil && !s.memory.Reserve(int64(size)) {
+		return false
+	}
+	kept := append(make([]byte, 0, size), s.kept...)
+	s.release()
+	s.kept, s.held = kept, int64(size)
+	return true
+}
+
+// forget drops what is kept, for good.
+func (s *source) forget() {
+	s.over, s.kept = true, nil
+	s.release()
+}
+
+func (s *source) release() {
+	if s.memory != nil && s.held > 0 {
+		s.memory.Release(s.held)
+	}
+	s.held = 0
 }
 
 func (r *bodyReader) Close() error {
 	s := r.s
 	s.mu.Lock()
 	r.shut = true
+	if s.last && r == s.reader {
+		s.forget()
+	}
 	// An earlier attempt's transport may be late.
 	return s.closeIf(s.err != nil || s.last && r == s.reader)
 }
@@ -172,6 +217,8 @@ func (s *source) skip() ReplaySkip {
 	switch {
 	case s.err != nil && s.err != io.EOF:
 		return ReplayBodyFailed
+	case s.starved:
+		return ReplayNoMemory
 	case s.over:
 		return ReplayBodyTooLarge
 	case s.whole():
@@ -216,10 +263,38 @@ func (s *source) open(wait time.Duration) (io.ReadCloser, ReplaySkip) {
 	return s.reader, ReplayNotSkipped
 }
 
-// finish says that no other attempt will be made. src is closed now, or by the last attempt's transport when it is done.
+// skipFor says why the body, of which nothing was kept, could not be sent again if limit bytes had been.
+func (s *source) skipFor(limit int64) ReplaySkip {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.err != nil && s.err != io.EOF:
+		return ReplayBodyFailed
+	case s.read > 0 && max(s.read, s.length) > limit:
+		return ReplayBodyTooLarge
+	case s.reading && !s.whole():
+		return ReplayBodyInUse
+	}
+	return ReplayNotSkipped
+}
+
+// cutOff says that nobody will read on: the attempt that did has ended in a panic.
+func (s *source) cutOff() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reader != nil {
+		s.reader.shut = true
+	}
+}
+
+// finish says that no other attempt will be made. src is closed now, or by the last attempt's transport when it is done; what is
+// kept is dropped now, unless that still has to read of it.
 func (s *source) finish() {
 	s.mu.Lock()
 	s.last = true
+	if s.reader == nil || s.reader.shut || s.reader.at >= s.read {
+		s.forget()
+	}
 	s.closeIf(s.reader == nil || s.reader.shut)
 }
 

@@ -51,7 +51,7 @@ func TestReplayIsWholeOrNotAtAll(t *testing.T) {
 		if rng.IntN(2) == 0 {
 			src.Reader = iotest.DataErrReader(bytes.NewReader(data))
 		}
-		s := newSource(src, length, limit)
+		s := newSource(src, length, limit, nil)
 		kept := limit
 		if length > limit {
 			kept = 0
@@ -96,7 +96,7 @@ func TestReplayLimitIsExact(t *testing.T) {
 		want ReplaySkip
 	}{{0, ReplayNotSkipped}, {1, ReplayNotSkipped}, {9, ReplayNotSkipped}, {16, ReplayNotSkipped}, {17, ReplayBodyTooLarge}, {90, ReplayBodyTooLarge}} {
 		for _, length := range []int64{-1, int64(c.size)} {
-			s := newSource(io.NopCloser(strings.NewReader(strings.Repeat("x", c.size))), length, 16)
+			s := newSource(io.NopCloser(strings.NewReader(strings.Repeat("x", c.size))), length, 16, nil)
 			r, _ := s.open(0)
 			io.Copy(io.Discard, r)
 			if got := s.replayable(0); got != c.want {
@@ -109,7 +109,7 @@ func TestReplayLimitIsExact(t *testing.T) {
 // F56: net/http may still be reading a body when its answer is there already.
 func TestReplayDoesNotTouchABodyInUse(t *testing.T) {
 	pr, pw := io.Pipe()
-	s := newSource(pr, -1, 100)
+	s := newSource(pr, -1, 100, nil)
 	old, _ := s.open(0)
 	done := make(chan error)
 	go func() {
@@ -148,7 +148,7 @@ func TestReplayDoesNotTouchABodyInUse(t *testing.T) {
 // The last bytes were sent, and the client asks if there are more: with the declared length it has them all.
 func TestReplayOfDeclaredLengthDoesNotWaitForTheEnd(t *testing.T) {
 	pr, pw := io.Pipe()
-	s := newSource(pr, 3, 100)
+	s := newSource(pr, 3, 100, nil)
 	old, _ := s.open(0)
 	go pw.Write([]byte("abc"))
 	if _, err := io.ReadFull(old, make([]byte, 3)); err != nil {
@@ -188,7 +188,7 @@ func TestReplayGivesUpOnABodyThatFails(t *testing.T) {
 		"at once": iotest.ErrReader(broken),
 		"midway":  io.MultiReader(strings.NewReader("abc"), iotest.ErrReader(broken)),
 	} {
-		s := newSource(io.NopCloser(src), -1, 100)
+		s := newSource(io.NopCloser(src), -1, 100, nil)
 		r, _ := s.open(0)
 		if _, err := io.Copy(io.Discard, r); !errors.Is(err, broken) {
 			t.Errorf("%s: %v", name, err)
@@ -200,7 +200,7 @@ func TestReplayGivesUpOnABodyThatFails(t *testing.T) {
 			t.Errorf("%s: failure %v", name, s.failure())
 		}
 	}
-	s := newSource(io.NopCloser(strings.NewReader("abc")), 5, 100)
+	s := newSource(io.NopCloser(strings.NewReader("abc")), 5, 100, nil)
 	r, _ := s.open(0)
 	io.Copy(io.Discard, r)
 	if s.failure() == nil {
@@ -210,7 +210,7 @@ func TestReplayGivesUpOnABodyThatFails(t *testing.T) {
 
 // A body that panics while it is read must not leave the source locked or in use.
 func TestReplaySurvivesAPanickingBody(t *testing.T) {
-	s := newSource(io.NopCloser(panicReader{}), -1, 100)
+	s := newSource(io.NopCloser(panicReader{}), -1, 100, nil)
 	r, _ := s.open(0)
 	func() {
 		defer func() { recover() }()

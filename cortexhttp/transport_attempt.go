@@ -19,6 +19,8 @@ const (
 	drainTime = 50 * time.Millisecond
 )
 
+var errAbandoned = errors.New("cortexhttp: the attempt ended in a panic")
+
 var errNoResponse = errors.New("cortexhttp: TransportConfig.Base returned neither a response nor an error")
 
 // attempt is one attempt, and the body of its response.
@@ -39,7 +41,8 @@ type attempt struct {
 	trace             httptrace.ClientTrace
 	outer             *httptrace.ClientTrace // the caller's
 	asked, got, wrote atomic.Int32
-	plain             bool // over HTTP/1, for sure
+	reused            atomic.Bool // the last connection had been used before
+	plain             bool        // over HTTP/1, for sure
 
 	resp    *http.Response
 	body    io.ReadCloser // of resp
@@ -48,8 +51,12 @@ type attempt struct {
 	stop    error         // what reading ahead ended with
 	grpc    bool          // the outcome is in the trailer
 	outcome cortex.Outcome
-	settled bool // the outcome is recorded, or will be at the end of the body
-	over    atomic.Bool
+	settled bool        // run came to its end: the outcome is recorded, or will be at the end of the body
+	over    atomic.Bool // the outcome is recorded
+
+	shadow bool // it is not cut
+	free   bool // and has no permit
+	lapsed bool // it would have been cut
 
 	tell   func(AttemptResult)
 	began  time.Time
@@ -64,6 +71,14 @@ type verdict struct {
 	untouched bool // nothing of the request was processed, for sure
 	forbidden bool // the target says not to try again
 	late      bool // the call's deadline has passed
+}
+
+// failure is the error of an attempt that failed.
+func (v *verdict) failure() error {
+	if v.err == nil && v.resp != nil {
+		return &StatusError{v.resp.StatusCode}
+	}
+	return v.err
 }
 
 // good reports whether the response is the call's whatever the checks say.
@@ -88,13 +103,6 @@ func (a *attempt) run(c *call) verdict {
 	req, err := a.request(c)
 	if err != nil {
 		return verdict{err: err}
-	}
-	if a.tell = c.t.cfg.OnAttempt; a.tell != nil {
-		a.began = processTime()
-		a.result.Attempt = a.number
-		if req.URL != nil {
-			a.result.Host = req.URL.Host
-		}
 	}
 	a.arm(c)
 	c.made++
@@ -121,9 +129,10 @@ func (a *attempt) run(c *call) verdict {
 	}
 	if c.report != nil {
 		c.report.Attempts = c.made
-		c.report.TimedOut = v.resp == nil && v.class.Outcome == cortex.TimedOut
+		c.report.TimedOut = v.resp == nil && v.class.Outcome == cortex.TimedOut && !a.lapsed
 		c.report.ConnectFailed = v.resp == nil && a.unconnected(err)
 	}
+	a.settled = true
 	return v
 }
 
@@ -143,6 +152,7 @@ func (a *attempt) request(c *call) (*http.Request, error) {
 			return nil, err
 		}
 	}
+	a.tellOf(c, req)
 	a.plain = c.t.http1 && req.URL != nil && req.URL.Scheme == "http"
 	if !hasBody(c.req) {
 		return req, nil
@@ -151,7 +161,7 @@ func (a *attempt) request(c *call) (*http.Request, error) {
 	if r, ok := req.Body.(*bodyReader); ok {
 		a.startUpload(c, r)
 	}
-	if c.t.std && c.set.retries > 0 && !c.above {
+	if c.t.std && c.set.retries > 0 && !c.above && !c.shadow {
 		// The base is not to send the body again by itself: that is for the engine to decide. Where the protocol is HTTP/1 for
 		// sure, its asking for the body says that it found nothing written; HTTP/2 asks after more than that, and gives a
 		// better error when it cannot.
@@ -161,6 +171,18 @@ func (a *attempt) request(c *call) (*http.Request, error) {
 		}
 	}
 	return req, nil
+}
+
+// tellOf has OnAttempt told of the attempt that is about to send req.
+func (a *attempt) tellOf(c *call, req *http.Request) {
+	if a.tell = c.t.cfg.OnAttempt; a.tell == nil {
+		return
+	}
+	a.began = processTime()
+	a.result.Attempt, a.result.Request = a.number, req
+	if req != nil && req.URL != nil {
+		a.result.Host = req.URL.Host
+	}
 }
 
 // draft is a copy of the call's request for the attempt that is under way, and whether its header may be written to.
@@ -182,6 +204,9 @@ func (c *call) draft(ctx context.Context) (req *http.Request, own bool) {
 
 // arm starts the timeout, unless the caller's own deadline is nearer.
 func (a *attempt) arm(c *call) {
+	if a.free {
+		return
+	}
 	d := a.permit.Timeout()
 	if a.upload != nil {
 		a.upload.connect(d)
@@ -198,22 +223,32 @@ func (a *attempt) expire() {
 		a.upload.expire()
 		return
 	}
+	if a.shadow {
+		a.lapse()
+		return
+	}
 	a.cancel(&attemptTimeout{after: a.timeout})
 }
 
-// disarm stops the timeout and reports whether it had not passed. From then on only the caller ends the attempt.
+// disarm stops the timeout and reports whether it has not cut the attempt. From then on only the caller ends it.
 func (a *attempt) disarm(c *call) bool {
+	inTime := false
 	if a.upload != nil {
-		return a.upload.end()
+		inTime = a.upload.end()
+	} else {
+		inTime = a.timeout == 0 || c.t.cut.remove(a)
 	}
-	return a.timeout == 0 || c.t.cut.remove(a)
+	if a.shadow && !inTime {
+		a.lapsed, inTime = true, true
+	}
+	return inTime
 }
 
 // answered judges a response by its header.
 func (a *attempt) answered(c *call) verdict {
 	resp := a.resp
 	upgraded := resp.StatusCode == http.StatusSwitchingProtocols
-	if v, ok := single(resp.Header, HeaderPressure); ok {
+	if v, ok := single(resp.Header, HeaderPressure); ok && !a.free {
 		if r, ok := ParsePressure(v); ok {
 			c.engine.ObserveRemote(r.Shed)
 		}
@@ -238,6 +273,9 @@ func (a *attempt) answered(c *call) verdict {
 		return a.failed(c, &attemptTimeout{after: a.timeout}, true)
 	}
 	a.result.Status = resp.StatusCode
+	if a.lapsed {
+		class = cortex.Class{Outcome: a.lapseOutcome(), Retryable: true}
+	}
 	v := verdict{resp: resp, class: class, forbidden: forbidsRetry(resp.Header)}
 	if v.good() {
 		a.permit.Answered() // the rest of the answer is no latency
@@ -247,7 +285,7 @@ func (a *attempt) answered(c *call) verdict {
 			v.class, a.grpc = trailer, false
 		}
 	}
-	a.outcome, a.settled = v.class.Outcome, true
+	a.outcome = v.class.Outcome
 	if !v.good() {
 		a.conclude(a.outcome, nil)
 	}
@@ -290,7 +328,6 @@ func (a *attempt) lookAhead() (c cortex.Class, ok bool) {
 // failed judges an attempt that gave no response; expired says that the attempt's timeout ended it.
 func (a *attempt) failed(c *call, err error, expired bool) verdict {
 	v := verdict{err: err}
-	a.settled = true
 	defer a.cancel(nil)
 	if a.call.Err() != nil { // whoever ended it decides, not the text of the error
 		if a.upload.unsent() { // what was waited for is the caller's own
@@ -310,9 +347,12 @@ func (a *attempt) failed(c *call, err error, expired bool) verdict {
 	if expired {
 		v.err = &attemptTimeout{after: a.timeout}
 		v.class = cortex.Class{Outcome: cortex.TimedOut, Retryable: true}
-		v.untouched = a.unconnected(err)
+		v.untouched = a.unconnected(err) || unsent(err)
 	} else {
 		v.class, v.untouched, v.forbidden = a.classify(c, err)
+		if a.lapsed {
+			v.class = cortex.Class{Outcome: a.lapseOutcome(), Retryable: true}
+		}
 	}
 	a.upload.excuse(&v, expired)
 	a.conclude(v.class.Outcome, v.err)
@@ -335,13 +375,24 @@ func (a *attempt) report(o cortex.Outcome, err error) {
 	}
 }
 
-// abandon frees what an attempt holds that did not come to its end, as when something in it panicked.
+// abandon frees what an attempt holds that did not come to its end: nothing was sent, or something panicked.
 func (a *attempt) abandon(c *call) {
 	if a.settled {
 		return
 	}
+	defer a.drop()
+	if c.body != nil {
+		c.body.cutOff()
+	}
 	a.disarm(c)
-	a.permit.Release()
+	a.conclude(cortex.Neutral, errAbandoned)
+}
+
+// drop lets go of the answer, which nobody gets.
+func (a *attempt) drop() {
+	if a.body != nil {
+		a.body.Close()
+	}
 	if a.cancel != nil {
 		a.cancel(nil)
 	}

@@ -40,16 +40,27 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	c.begin()
 	for {
-		a := &attempt{call: c.ctx, number: c.attempt}
+		a := &attempt{call: c.ctx, number: c.attempt, shadow: c.shadow}
 		var err error
 		if a.permit, err = c.engine.AdmitRetry(c.ctx, c.priority, c.attempt); err != nil {
-			return nil, c.refused(err)
+			if !c.shadow {
+				return nil, c.refused(err)
+			}
+			a.free, c.free = true, true
+			c.wouldRefuse(err)
 		}
 		v := a.run(&c)
+		if c.shadow {
+			c.watched(a, &v)
+			return v.resp, v.err
+		}
 		if v.good() {
 			return v.resp, nil
 		}
-		if c.again(a, &v) {
+		c.failed = a
+		again := c.again(a, &v)
+		c.failed = nil
+		if again {
 			continue
 		}
 		if v.resp != nil {
@@ -76,14 +87,17 @@ type call struct {
 
 	repeatable bool // the request may be sent again whatever became of it
 	above      bool // a layer above retries
+	shadow     bool // it is made whatever the engine says, once
+	free       bool // and the engine has refused it
 	mark       cortex.RetryMark
 	retries    int // that this layer may make after any failure
 
 	body *source       // of a request with a body and without GetBody
 	next io.ReadCloser // body of the next attempt, until it is handed over
 
-	attempt int // that is under way; 0 is the original, hidden replays count
-	made    int // attempts at the target, hidden replays count
+	attempt int      // that is under way; 0 is the original, hidden replays count
+	made    int      // attempts at the target, hidden replays count
+	failed  *attempt // that is being decided on
 	lastErr error
 	charged cortex.Decision // for the attempt that is due, until it is made
 	delay   time.Duration   // before it
@@ -102,7 +116,11 @@ func (c *call) begin() {
 	}
 	c.mark, c.above = cortex.RetryMarkFrom(c.ctx)
 	c.repeatable = idempotent(c.req) || cfg.RetryNonIdempotent != nil && cfg.RetryNonIdempotent(c.req)
-	if c.repeatable && !c.above {
+	c.shadow = cfg.Shadow != nil && cfg.Shadow(c.req)
+	if c.report != nil {
+		c.report.Shadow = c.shadow
+	}
+	if c.repeatable && !c.above && !c.shadow {
 		c.retries = c.set.retries
 	}
 	if c.set.deadline > 0 {
@@ -112,7 +130,7 @@ func (c *call) begin() {
 		return
 	}
 	keep, length := c.t.keep, c.req.ContentLength
-	if c.above || c.set.retries == 0 {
+	if c.above || c.set.retries == 0 || c.shadow {
 		keep = 0 // nothing will be sent again
 	}
 	if length == 0 {
@@ -121,7 +139,7 @@ func (c *call) begin() {
 	if length > keep {
 		c.retries = 0 // but for connections that are not made
 	}
-	c.body = newSource(c.req.Body, length, keep)
+	c.body = newSource(c.req.Body, length, keep, c.t.cfg.Memory)
 	c.next, _ = c.body.open(0)
 }
 
@@ -184,20 +202,7 @@ func (c *call) again(a *attempt, v *verdict) bool {
 	if v.late {
 		return c.end(cortex.ReasonDeadline)
 	}
-	f := cortex.Failure{Err: v.err, Class: v.class, Priority: c.priority, Attempt: c.attempt, RetriedAbove: c.above,
-		DoNotRetry: v.forbidden, Previous: c.delay, Deadline: c.term().left()}
-	if f.Err == nil {
-		f.Err = &StatusError{v.resp.StatusCode}
-	}
-	skip := ReplayNotSkipped
-	if f.Class.Retryable = v.class.Retryable && (c.repeatable || v.untouched); f.Class.Retryable && c.body != nil {
-		skip = c.body.replayable(replayWait)
-		f.Class.Retryable = skip == ReplayNotSkipped
-	}
-	d := cortex.Decision{Reason: cortex.ReasonNotRetryable}
-	if f.Class.Retryable || f.Class.Outcome != cortex.Neutral { // which Decide would take for none given
-		d = c.engine.Decide(f)
-	}
+	d, skip := c.decide(v)
 	if d.Retry {
 		if skip = c.reopen(); skip != ReplayNotSkipped {
 			c.engine.Refund(d)
@@ -210,7 +215,7 @@ func (c *call) again(a *attempt, v *verdict) bool {
 		}
 		return c.end(d.Reason)
 	}
-	c.lastErr, c.charged, c.delay = f.Err, d, d.Delay
+	c.lastErr, c.charged, c.delay = v.failure(), d, d.Delay
 	wait := d.Delay
 	if v.resp != nil {
 		began := processTime()
@@ -224,6 +229,25 @@ func (c *call) again(a *attempt, v *verdict) bool {
 	}
 	c.attempt++
 	return true
+}
+
+// decide asks the engine about a failed attempt, where its request may be sent again at all. A retry that it lets is charged.
+func (c *call) decide(v *verdict) (d cortex.Decision, skip ReplaySkip) {
+	f := cortex.Failure{Err: v.failure(), Class: v.class, Priority: c.priority, Attempt: c.attempt, RetriedAbove: c.above,
+		DoNotRetry: v.forbidden, Previous: c.delay, Deadline: c.term().left()}
+	if f.Class.Retryable = v.class.Retryable && (c.repeatable || v.untouched); f.Class.Retryable && c.body != nil {
+		if c.shadow {
+			skip = c.body.skipFor(c.t.keep)
+		} else {
+			skip = c.body.replayable(replayWait)
+		}
+		f.Class.Retryable = skip == ReplayNotSkipped
+	}
+	d = cortex.Decision{Reason: cortex.ReasonNotRetryable}
+	if f.Class.Retryable || f.Class.Outcome != cortex.Neutral { // which Decide would take for none given
+		d = c.engine.Decide(f)
+	}
+	return d, skip
 }
 
 // reopen gets the body for another attempt.
@@ -263,6 +287,9 @@ func (c *call) takeBody() io.ReadCloser {
 func (c *call) finish() {
 	if c.charged.Retry {
 		c.engine.Refund(c.charged)
+	}
+	if c.failed != nil { // a panic while it was decided on
+		c.failed.drop()
 	}
 	if c.body != nil {
 		c.body.finish()
@@ -306,7 +333,9 @@ func (c *call) refused(err error) error {
 // bookHidden counts replays that the base transport made by itself, and charges them.
 func (c *call) bookHidden(n int) {
 	for range n {
-		c.engine.CountRetry()
+		if !c.free {
+			c.engine.CountRetry()
+		}
 		c.attempt++
 		c.made++
 	}

@@ -72,6 +72,7 @@ func (a *attempt) getConn(addr string) {
 
 func (a *attempt) gotConn(info httptrace.GotConnInfo) {
 	a.got.Add(1)
+	a.reused.Store(info.Reused)
 	if a.outer != nil && a.outer.GotConn != nil {
 		a.outer.GotConn(info)
 	}

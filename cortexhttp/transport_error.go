@@ -61,6 +61,11 @@ func (a *attempt) classify(c *call, err error) (class cortex.Class, untouched, f
 		return c.set.classify(err), true, false
 	case c.t.std && a.asked.Load() == 0: // the request itself is at fault: no host, an invalid header
 		return neutral, false, false
+	case unsent(err):
+		if a.reused.Load() {
+			return cortex.Class{Outcome: cortex.Neutral, Retryable: true}, true, false
+		}
+		return c.set.classify(err), true, false
 	}
 	if refused, unprocessed := notProcessed(err); unprocessed {
 		class = cortex.Class{Outcome: cortex.Neutral, Retryable: true}
@@ -91,6 +96,15 @@ func leftToUs(err error) bool {
 // base may have used it.
 func (a *attempt) unconnected(err error) bool {
 	return a.got.Load() == 0 && (a.asked.Load() > 0 || dialError(err))
+}
+
+// unsent reports whether the base knows that nothing of the request was written to any connection.
+func unsent(err error) bool {
+	e, ok := errors.AsType[interface {
+		error
+		RequestUnsent() bool
+	}](err)
+	return ok && e.RequestUnsent()
 }
 
 // unwritten reports whether the request's header was not even written whole to a connection's buffer. It is known of HTTP/1

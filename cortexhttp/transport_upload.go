@@ -31,6 +31,7 @@ type upload struct {
 	armed   bool // the cutter has the attempt, unless its time is up
 	reading bool // somebody is inside the caller's Read
 	expired bool
+	lapsed  bool // expired, but for an attempt that is not to be cut
 	callers bool // it expired in the caller's Read
 	over    bool // the attempt has its answer or its error
 }
@@ -69,6 +70,9 @@ func (u *upload) release() {
 
 // arm starts the timeout of d, 0 for none, unless the call must be over before; u.mu is held.
 func (u *upload) arm(d time.Duration) {
+	if u.a.free || u.lapsed {
+		return
+	}
 	if d = u.term.limit(d); d > 0 {
 		u.a.timeout, u.armed = d, true
 		u.cut.add(u.a, d)
@@ -78,7 +82,7 @@ func (u *upload) arm(d time.Duration) {
 // disarm stops the timeout; it reports whether it had not passed. u.mu is held.
 func (u *upload) disarm() bool {
 	if u.armed && !u.cut.remove(u.a) {
-		u.expired = true
+		u.pass()
 	}
 	u.armed = false
 	return !u.expired
@@ -130,11 +134,31 @@ func (u *upload) leave(whole bool) {
 // expire cuts the attempt. It comes from the cutter, when it has let go of the attempt.
 func (u *upload) expire() {
 	u.mu.Lock()
-	u.expired = true
+	u.pass()
 	u.callers = u.reading && !u.over
 	err := u.timeout()
 	u.mu.Unlock()
+	if u.a.shadow {
+		u.a.lapse()
+		return
+	}
 	u.a.cancel(err) // which calls release
+}
+
+// pass says that the time is up; u.mu is held.
+func (u *upload) pass() {
+	if u.a.shadow {
+		u.lapsed = true
+	} else {
+		u.expired = true
+	}
+}
+
+// callersFault reports whether the time was up in the caller's Read.
+func (u *upload) callersFault() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.callers
 }
 
 // timeout is the error of an attempt that was cut; u.mu is held.
@@ -155,7 +179,7 @@ func (u *upload) end() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.over = true
-	return u.disarm()
+	return u.disarm() && !u.lapsed
 }
 
 // unsent reports whether the attempt ended before the body was there.
