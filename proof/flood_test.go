@@ -1,0 +1,151 @@
+package proof
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// Floods of HTTP/2 frames that cost the sender little: other clients are not disturbed, memory is bounded, the connection is ended.
+func TestHTTP2Floods(t *testing.T) {
+	var seen atomic.Int64
+	up := upstream(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/bystander" {
+			seen.Add(1)
+			select {
+			case <-r.Context().Done():
+			case <-time.After(100 * time.Millisecond):
+			}
+		}
+		io.WriteString(w, "hello")
+	}))
+	text := fmt.Sprintf(`
+listen: 127.0.0.1:0
+admin: {listen: '127.0.0.1:0'}
+server: {h2c: true, max_streams: 100, max_header_bytes: 64KiB, read_header_timeout: 4s}
+targets: {flood: {endpoints: [http://%s]}, up: {endpoints: [http://%[1]s], limit: {min: 100}}}
+routes: [{path: /, target: flood}, {path: /bystander, target: up}]
+`, up)
+	wired(t, text)
+
+	request := []string{":method", "GET", ":scheme", "http", ":authority", "flood", ":path", "/flood"}
+	for _, f := range []struct {
+		name   string
+		ends   bool // the gateway has to end the connection
+		silent bool // the flooder does not read
+		long   bool // only where there is time
+		pace   time.Duration
+		send   func(h *h2conn, i uint32) error // one round of it
+	}{
+		{name: "rapid reset", pace: time.Millisecond, send: func(h *h2conn, i uint32) error {
+			if err := h.request(2*i+1, nil, request...); err != nil {
+				return err
+			}
+			return h.framer.WriteRSTStream(2*i+1, http2.ErrCodeCancel)
+		}},
+		{name: "streams that are never finished", long: true, send: func(h *h2conn, i uint32) error {
+			return h.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: h.encode(request...), EndHeaders: true})
+		}},
+		{name: "CONTINUATION without end", ends: true, send: func(h *h2conn, i uint32) error {
+			block := h.encode("x-field", "a value of no use whatever, again and again")
+			if i == 0 {
+				return h.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: h.encode(request...)})
+			}
+			return h.framer.WriteContinuation(1, false, block)
+		}},
+		{name: "empty CONTINUATION without end", long: true, ends: true, send: func(h *h2conn, i uint32) error {
+			if i == 0 {
+				return h.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: h.encode(request...)})
+			}
+			return h.framer.WriteContinuation(1, false, nil)
+		}},
+		{name: "SETTINGS, unread", ends: true, silent: true, send: func(h *h2conn, _ uint32) error {
+			return h.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 65535})
+		}},
+		{name: "PING, unread", ends: true, silent: true, send: func(h *h2conn, _ uint32) error { return h.framer.WritePing(false, [8]byte{}) }},
+		{name: "empty DATA", long: true, send: func(h *h2conn, i uint32) error {
+			if i == 0 {
+				return h.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: h.encode(":method", "POST", ":scheme", "http",
+					":authority", "flood", ":path", "/flood"), EndHeaders: true})
+			}
+			return h.framer.WriteData(1, false, nil)
+		}},
+		{name: "window of 0, many answers", long: true, send: func(h *h2conn, i uint32) error {
+			if i == 0 {
+				return h.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+			}
+			return h.request(2*i+1, nil, request...)
+		}},
+		{name: "PRIORITY", long: true, send: func(h *h2conn, i uint32) error {
+			return h.framer.WritePriority(2*i+1, http2.PriorityParam{StreamDep: 2*i + 3, Weight: uint8(i)})
+		}},
+	} {
+		t.Run(f.name, func(t *testing.T) {
+			if f.long && !slow() {
+				t.Skip("CORTEX_SLOW=1 runs it")
+			}
+			g := serve(t, text) // each its own: what one leaves is not the next one's
+			bounded(t, g, growth, func() {
+				seen.Store(0)
+				const connections = 4
+				var frames, dials, ended atomic.Int64
+				undisturbed(t, g, up, func(stop <-chan struct{}) {
+					var wg sync.WaitGroup
+					for range connections {
+						wg.Go(func() {
+							for {
+								dials.Add(1)
+								h := dialH2(t, g.addr)
+								if !f.silent {
+									go io.Copy(io.Discard, h)
+								}
+								if !flood(h, f.pace, stop, func(i uint32) error { frames.Add(1); return f.send(h, i) }) {
+									h.Close()
+									return
+								}
+								h.Close()
+								ended.Add(1)
+								select { // an attacker comes again; not so fast that the test measures its own machine
+								case <-stop:
+									return
+								case <-time.After(50 * time.Millisecond):
+								}
+							}
+						})
+					}
+					wg.Wait()
+				})
+				t.Logf("%d rounds on %d connections, %d of which the gateway ended; the upstream saw %d requests", frames.Load(), dials.Load(),
+					ended.Load(), seen.Load())
+				if f.ends && ended.Load() == 0 {
+					t.Errorf("the gateway never ended a connection")
+				}
+			})
+		})
+	}
+}
+
+// flood sends round after round until stop or until the connection ends, which it reports.
+func flood(h *h2conn, pace time.Duration, stop <-chan struct{}, send func(i uint32) error) (ended bool) {
+	for i := uint32(0); i < 1<<29; i++ {
+		select {
+		case <-stop:
+			return false
+		default:
+		}
+		h.SetWriteDeadline(time.Now().Add(10 * time.Second))
+		if err := send(i); err != nil {
+			return true
+		}
+		if pace > 0 {
+			time.Sleep(pace)
+		}
+	}
+	return false
+}
