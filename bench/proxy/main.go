@@ -20,7 +20,7 @@
 // processor a proxy used: where it is clearly below 1 at many connections, the load was at its limit and the proxy may be
 // faster than it looks.
 //
-// Refused requests a second are those of a gateway whose upstream is not there, when its circuit has opened.
+// Refused requests a second are those of the gateway when its circuit has been forced open on the admin port.
 //
 // # The subjects
 //
@@ -207,16 +207,26 @@ func run(ctx context.Context, o options) (*result, error) {
 		return nil, err
 	}
 
-	logs := accessLog(filepath.Join(dir, "cortex"))
 	r := &result{Processors: runtime.NumCPU(), Rounds: o.rounds, Duration: o.duration.String(), Method: o.method}
 	var proxies []*child
+	var cortex where
 	for _, s := range subjects {
 		if b.programs[s.name] == "" {
 			continue
 		}
-		p, err := b.start(s.serve(ctx, b.proxy, dir, b.programs[s.name], upstream))
+		w := where{dir: filepath.Join(dir, s.name), upstream: upstream}
+		if w.listen, err = freeAddr(); err != nil {
+			return nil, err
+		}
+		if w.admin, err = freeAddr(); err != nil {
+			return nil, err
+		}
+		p, err := b.start(s.serve(ctx, b.proxy, w, b.programs[s.name]))
 		if err != nil {
 			return nil, err
+		}
+		if s.name == "cortex" {
+			cortex = w
 		}
 		proxies = append(proxies, p)
 		r.Subjects = append(r.Subjects, s.name)
@@ -228,13 +238,13 @@ func run(ctx context.Context, o options) (*result, error) {
 				return nil, err
 			}
 			r.Cells = append(r.Cells, c)
-			if info, err := os.Stat(logs); c.Subjects["cortex"] != nil && (err != nil || info.Size() == 0) {
+			if info, err := os.Stat(cortex.accessLog()); c.Subjects["cortex"] != nil && (err != nil || info.Size() == 0) {
 				return nil, fmt.Errorf("cortex has written no access log, which is a part of what is to be measured: %v", err)
 			}
 		}
 	}
-	if b.programs["cortex"] != "" {
-		if r.Open, err = b.open(ctx); err != nil {
+	if i := slices.Index(r.Subjects, "cortex"); i >= 0 {
+		if r.Open, err = b.open(ctx, proxies[i], cortex); err != nil {
 			return nil, err
 		}
 	}
@@ -320,41 +330,34 @@ func (b *bench) cell(ctx context.Context, proxies []*child, conns, size int) (*c
 	return c, nil
 }
 
-// open measures how fast the gateway refuses when there is no upstream.
-func (b *bench) open(ctx context.Context) (*refusals, error) {
-	nowhere, err := freeAddr()
+// open measures how fast the gateway p refuses with its circuit forced open, the last thing that it does.
+func (b *bench) open(ctx context.Context, p *child, w where) (*refusals, error) {
+	order, err := http.Post("http://"+w.admin+"/api/v1/targets/upstream/circuit", "application/json", strings.NewReader(`{"state":"open"}`))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("opening the circuit of cortex: %w", err)
 	}
-	i := slices.IndexFunc(subjects, func(s subject) bool { return s.name == "cortex" })
-	p, err := b.start(subjects[i].serve(ctx, b.proxy, filepath.Join(b.dir, "open"), b.programs["cortex"], nowhere))
-	if err != nil {
-		return nil, err
+	text, _ := io.ReadAll(io.LimitReader(order.Body, 1000))
+	order.Body.Close()
+	if order.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("opening the circuit of cortex: %s: %s", order.Status, text)
 	}
-	load := func(d time.Duration) (loadResult, error) { return runWrk(ctx, b.others, b.script, p.addr, 64, 0, d) }
-	if _, err := load(2 * time.Second); err != nil { // this opens it
-		return nil, fmt.Errorf("cortex without an upstream: %w; %s", err, p.said())
-	}
-	resp, err := http.Get("http://" + p.addr + "/0")
-	if err != nil {
-		return nil, fmt.Errorf("cortex without an upstream: %w", err)
-	}
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, 1000))
-	resp.Body.Close()
-	const reason = "CIRCUIT_OPEN"
-	if got := resp.Header.Get("Cortex-Reason"); resp.StatusCode != http.StatusServiceUnavailable || got != reason {
-		return nil, fmt.Errorf("cortex without an upstream: an answer is %s with the reason %q, not a refusal for %s: %s", resp.Status, got, reason, text)
+	const conns = 64
+	if _, err := runWrk(ctx, b.others, b.script, p.addr, conns, 0, time.Second); err != nil {
+		return nil, fmt.Errorf("cortex with its circuit open: %w; %s", err, p.said())
 	}
 	var all []measurement
 	for range b.rounds {
 		before := p.cpu()
-		r, err := load(b.duration)
-		if err != nil {
-			return nil, fmt.Errorf("cortex without an upstream: %w; %s", err, p.said())
+		r, err := runWrk(ctx, b.others, b.script, p.addr, conns, 0, b.duration)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("cortex with its circuit open: %w; %s", err, p.said())
+		case r.Status < r.Requests:
+			return nil, fmt.Errorf("cortex with its circuit open: %d of %d requests were not refused", r.Requests-r.Status, r.Requests)
 		}
 		all = append(all, measurement{loadResult: r, cpu: p.cpu() - before, memory: p.memory()})
 	}
-	return &refusals{Connections: 64,
+	return &refusals{Connections: conns,
 		PerSecond: median(all, func(m measurement) float64 { return m.refused() }),
 		P99Micros: median(all, func(m measurement) float64 { return float64(m.P99) }),
 		CPUMicros: median(all, measurement.cpuMicros)}, nil

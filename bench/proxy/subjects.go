@@ -24,10 +24,17 @@ type subject struct {
 	name string
 	// prepare makes what start runs, before anything is measured. It fails with errMissing where the machine lacks the program.
 	prepare func(ctx context.Context, dir string) (program string, err error)
-	// config is the text of the file that start gives the program; empty = none.
-	config func(dir, listen, upstream string) string
-	args   func(configPath, listen, upstream string) []string
+	// config is the text of the file that the program is given; empty = none.
+	config string
+	args   func(where) []string
 }
+
+// A where is the surroundings of a subject: its directory, in which its file is, and addresses.
+type where struct{ dir, listen, admin, upstream string }
+
+func (w where) file() string { return filepath.Join(w.dir, "config") }
+
+func (w where) accessLog() string { return filepath.Join(w.dir, "access.log") }
 
 var errMissing = errors.New("not on this machine")
 
@@ -36,21 +43,19 @@ var subjects = []subject{
 	{name: "bare", prepare: self, args: bareArgs("bare")},
 	{name: "bare+pool", prepare: self, args: bareArgs("bare+pool")},
 	{name: "cortex", prepare: buildCortex, config: cortexConfig,
-		args: func(c, _, _ string) []string { return []string{"serve", "--config", c} }},
+		args: func(w where) []string { return []string{"serve", "--config", w.file()} }},
 	{name: "caddy", prepare: buildCaddy, config: caddyConfig,
-		args: func(c, _, _ string) []string { return []string{"run", "--config", c} }},
+		args: func(w where) []string { return []string{"run", "--config", w.file()} }},
 	{name: "nginx", prepare: installed("nginx"), config: nginxConfig,
-		args: func(c, _, _ string) []string { return []string{"-p", filepath.Dir(c), "-e", "stderr", "-c", c} }},
+		args: func(w where) []string { return []string{"-p", w.dir, "-e", "stderr", "-c", w.file()} }},
 	{name: "haproxy", prepare: installed("haproxy"), config: haproxyConfig,
-		args: func(c, _, _ string) []string { return []string{"-db", "-f", c} }},
+		args: func(w where) []string { return []string{"-db", "-f", w.file()} }},
 }
 
 func self(context.Context, string) (string, error) { return os.Executable() }
 
-func bareArgs(name string) func(_, listen, upstream string) []string {
-	return func(_, listen, upstream string) []string {
-		return []string{name, "--listen", listen, "--upstream", upstream}
-	}
+func bareArgs(name string) func(where) []string {
+	return func(w where) []string { return []string{name, "--listen", w.listen, "--upstream", w.upstream} }
 }
 
 // buildCortex builds the command line that this module measures, which lies outside it.
@@ -104,36 +109,33 @@ func explain(err error) error {
 }
 
 // serve puts a subject in front of the upstream.
-func (s subject) serve(ctx context.Context, p place, dir, program, upstream string) (*child, error) {
-	listen, err := freeAddr()
-	if err != nil {
+func (s subject) serve(ctx context.Context, p place, w where, program string) (*child, error) {
+	if err := os.MkdirAll(w.dir, 0o700); err != nil {
 		return nil, err
 	}
-	dir = filepath.Join(dir, s.name)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
-	}
-	config := filepath.Join(dir, "config")
-	if s.config != nil {
-		if err := os.WriteFile(config, []byte(s.config(dir, listen, upstream)), 0o600); err != nil {
+	if s.config != "" {
+		if err := os.WriteFile(w.file(), []byte(w.fill(s.config)), 0o600); err != nil {
 			return nil, err
 		}
 	}
-	return start(ctx, p, dir, s.name, listen, program, s.args(config, listen, upstream)...)
+	return start(ctx, p, w.dir, s.name, w.listen, program, s.args(w)...)
 }
 
 // The configurations. What is not in them has the program's default.
 
-// fill puts values in the place of $NAME, in pairs.
-func fill(text string, pairs ...string) string {
-	return strings.TrimPrefix(strings.NewReplacer(pairs...).Replace(text), "\n")
+// fill puts values in the place of $NAME.
+func (w where) fill(text string) string {
+	user := "# workers run as whoever runs this"
+	if os.Getuid() == 0 {
+		user = "user root;"
+	}
+	return strings.NewReplacer("$DIR", w.dir, "$LISTEN", w.listen, "$ADMIN", w.admin, "$UPSTREAM", w.upstream,
+		"$ACCESS_LOG", w.accessLog(), "$KEPT", fmt.Sprint(keptConns), "$USER", user).Replace(text)
 }
 
-func cortexConfig(dir, listen, upstream string) string {
-	return fill(`
-listen: $LISTEN
+const cortexConfig = `listen: $LISTEN
 admin:
-  listen: 127.0.0.1:0
+  listen: $ADMIN
 access_log: {path: $ACCESS_LOG, sample: 1, errors: 1}
 targets:
   upstream:
@@ -145,14 +147,9 @@ routes:
     target: upstream
     priority:
       header: X-Priority
-`, "$LISTEN", listen, "$UPSTREAM", upstream, "$KEPT", fmt.Sprint(keptConns), "$ACCESS_LOG", accessLog(dir))
-}
+`
 
-func accessLog(dir string) string { return filepath.Join(dir, "access.log") }
-
-func caddyConfig(_, listen, upstream string) string {
-	return fill(`
-{
+const caddyConfig = `{
   "admin": {"disabled": true, "config": {"persist": false}},
   "apps": {"http": {"servers": {"bench": {
     "listen": ["$LISTEN"],
@@ -167,16 +164,9 @@ func caddyConfig(_, listen, upstream string) string {
     }]}]
   }}}}
 }
-`, "$LISTEN", listen, "$UPSTREAM", upstream, "$KEPT", fmt.Sprint(keptConns))
-}
+`
 
-func nginxConfig(dir, listen, upstream string) string {
-	user := "# workers run as whoever runs this"
-	if os.Getuid() == 0 {
-		user = "user root;"
-	}
-	return fill(`
-$USER
+const nginxConfig = `$USER
 daemon off;
 worker_processes 1;
 pid $DIR/pid;
@@ -208,12 +198,9 @@ http {
     }
   }
 }
-`, "$USER", user, "$DIR", dir, "$LISTEN", listen, "$UPSTREAM", upstream, "$KEPT", fmt.Sprint(keptConns))
-}
+`
 
-func haproxyConfig(_, listen, upstream string) string {
-	return fill(`
-global
+const haproxyConfig = `global
   nbthread 1
   maxconn 5000
 defaults
@@ -229,5 +216,4 @@ frontend bench
   default_backend upstream
 backend upstream
   server upstream $UPSTREAM
-`, "$LISTEN", listen, "$UPSTREAM", upstream)
-}
+`
