@@ -218,7 +218,9 @@ func (a *atEnd) Read(p []byte) (int, error) {
 }
 
 // F56: the proxy hung, uploaded for nothing, or read the body after its handler had ended.
-func TestExpectContinue(t *testing.T) {
+func TestExpectContinue(t *testing.T) { eachHTTP1(t, testExpectContinue) }
+
+func testExpectContinue(t *testing.T, set func(*TransportConfig, *http.Server)) {
 	const size = 1 << 20
 	data := bytes.Repeat([]byte("0123456789abcdef"), size/16)
 	for name, c := range map[string]struct {
@@ -248,7 +250,7 @@ func TestExpectContinue(t *testing.T) {
 		}, 503, 1},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, clientEngine(t, attemptsCutAfter(time.Minute)), c.handler)
+			w := newWorld(t, clientEngine(t, attemptsCutAfter(time.Minute)), c.handler, set)
 			w.base.ExpectContinueTimeout = 10 * time.Second
 			front := newWorld(t, clientEngine(t, noRetries, attemptsCutAfter(time.Minute)), proxyTo(w).ServeHTTP)
 			front.base.ExpectContinueTimeout = 10 * time.Second

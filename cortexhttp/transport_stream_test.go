@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/seed-a29ca62a/cortex"
+	"github.com/seed-a29ca62a/cortex/h1"
 )
 
 // overHTTP2 makes a world speak HTTP/2, without TLS.
@@ -29,7 +31,30 @@ func overHTTP2(c *TransportConfig, s *http.Server) {
 
 func overHTTP1(*TransportConfig, *http.Server) {}
 
-var protocols = map[string]func(*TransportConfig, *http.Server){"HTTP/1": overHTTP1, "HTTP/2": overHTTP2}
+// ownHTTP1 is our own transport as a base.
+type ownHTTP1 struct{ *h1.Transport }
+
+func (ownHTTP1) HTTP1() bool { return true }
+
+// overOwnHTTP1 makes a world's client use it.
+func overOwnHTTP1(c *TransportConfig, s *http.Server) {
+	std := c.Base.(*http.Transport)
+	own, err := h1.New(h1.Config{Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		return std.DialContext(ctx, network, address) // which a test may change
+	}})
+	if err != nil {
+		panic(err)
+	}
+	c.Base = ownHTTP1{own}
+}
+
+var protocols = map[string]func(*TransportConfig, *http.Server){"HTTP/1": overHTTP1, "HTTP/2": overHTTP2, "own HTTP/1": overOwnHTTP1}
+
+// eachHTTP1 runs a test over both transports for HTTP/1.
+func eachHTTP1(t *testing.T, f func(t *testing.T, set func(*TransportConfig, *http.Server))) {
+	t.Run("net/http", func(t *testing.T) { f(t, overHTTP1) })
+	t.Run("own", func(t *testing.T) { f(t, overOwnHTTP1) })
+}
 
 // F37: reading the body failed with 'context canceled', depending on how much was buffered already.
 func TestTimeoutEndsAtTheHeaders(t *testing.T) {
@@ -89,7 +114,9 @@ func TestContextIsReleasedWithTheBody(t *testing.T) {
 }
 
 // F51: the retry wrapper could not be upgraded through, or wrote after it.
-func TestUpgradeThroughAProxy(t *testing.T) {
+func TestUpgradeThroughAProxy(t *testing.T) { eachHTTP1(t, testUpgradeThroughAProxy) }
+
+func testUpgradeThroughAProxy(t *testing.T, set func(*TransportConfig, *http.Server)) {
 	synctest.Test(t, func(t *testing.T) {
 		var requests atomic.Int32
 		w := newWorld(t, clientEngine(t, attemptsCutAfter(time.Second)), func(w http.ResponseWriter, r *http.Request) {
@@ -102,7 +129,7 @@ func TestUpgradeThroughAProxy(t *testing.T) {
 			defer c.Close()
 			io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
 			io.CopyN(c, rw, 15)
-		})
+		}, set)
 		w.net.refuse.Store(1)
 		front := newWorld(t, clientEngine(t), proxyTo(w).ServeHTTP)
 		c, err := front.net.dial(t.Context(), "tcp", "")
@@ -186,14 +213,16 @@ func TestEventStreamPasses(t *testing.T) {
 }
 
 // F53: attempts went on for 20 minutes after the client had left.
-func TestClientGoesAway(t *testing.T) {
+func TestClientGoesAway(t *testing.T) { eachHTTP1(t, testClientGoesAway) }
+
+func testClientGoesAway(t *testing.T, set func(*TransportConfig, *http.Server)) {
 	synctest.Test(t, func(t *testing.T) { // while the target hangs
 		var requests, ended atomic.Int32
 		w := newWorld(t, clientEngine(t, attemptsCutAfter(5*time.Second), func(c *cortex.Config) { c.MaxRetries = 4 }), func(w http.ResponseWriter, r *http.Request) {
 			requests.Add(1)
 			<-r.Context().Done()
 			ended.Add(1)
-		})
+		}, set)
 		front := newWorld(t, clientEngine(t, noRetries), proxyTo(w).ServeHTTP)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -216,7 +245,7 @@ func TestClientGoesAway(t *testing.T) {
 			for r.Context().Err() == nil {
 				w.Write(block)
 			}
-		})
+		}, set)
 		front := newWorld(t, clientEngine(t, noRetries), proxyTo(w).ServeHTTP)
 		resp, err := front.client.Get("http://front/")
 		if err != nil {
