@@ -29,7 +29,7 @@ func TestBombs(t *testing.T) {
 listen: 127.0.0.1:0
 admin: {listen: '127.0.0.1:0'}
 server: {max_header_bytes: 64KiB, max_header_fields: 100, max_url_bytes: 8KiB, max_body_bytes: 1MiB}
-targets: {up: {endpoints: [http://%s], limit: {min: 100}}}
+targets: {up: {endpoints: [http://%s], limit: {min: 100}, transport: {idle_timeout: 2s}}}
 `, up)
 	wired(t, text)
 	g := serve(t, text)
@@ -120,7 +120,7 @@ func TestDistinctValues(t *testing.T) {
 	g := serve(t, fmt.Sprintf(`
 listen: 127.0.0.1:0
 admin: {listen: '127.0.0.1:0'}
-targets: {up: {endpoints: [http://%s], limit: {min: 100}}}
+targets: {up: {endpoints: [http://%s], limit: {min: 100}, transport: {idle_timeout: 2s}}}
 routes: [{path: /, target: up, priority: {header: X-Priority, tiers: {gold: 9}}, fallback: {cache: {max_entries: 100000, max_bytes: 4MiB}}}]
 `, up))
 	n := 100_000

@@ -4,7 +4,6 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -43,9 +42,4 @@ func selfSigned(t *testing.T) (certFile, keyFile string) {
 		return path
 	}
 	return write("cert.pem", "CERTIFICATE", der), write("key.pem", "PRIVATE KEY", private)
-}
-
-// anyCertificate is the client's side: these tests are not about trust.
-func anyCertificate(protocols ...string) *tls.Config {
-	return &tls.Config{InsecureSkipVerify: true, NextProtos: protocols}
 }

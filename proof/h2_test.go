@@ -1,11 +1,10 @@
 package proof
 
 import (
+	"bufio"
 	"bytes"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"strconv"
 	"testing"
@@ -18,6 +17,7 @@ import (
 // An h2conn is a client's side of HTTP/2 that sends whatever frames it is told to.
 type h2conn struct {
 	net.Conn
+	out    *bufio.Writer // which only floods fill before they flush it
 	framer *http2.Framer
 	block  bytes.Buffer
 	hpack  *hpack.Encoder
@@ -35,24 +35,16 @@ func dialH2(t *testing.T, address string) *h2conn {
 	return newH2(t, c)
 }
 
-// dialH2TLS connects with TLS.
-func dialH2TLS(t *testing.T, address string) *h2conn {
-	t.Helper()
-	c, err := tls.Dial("tcp", address, anyCertificate("h2"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return newH2(t, c)
-}
-
 func newH2(t *testing.T, c net.Conn) *h2conn {
 	t.Cleanup(func() { c.Close() })
-	h := &h2conn{Conn: c, framer: http2.NewFramer(c, c)}
+	h := &h2conn{Conn: c, out: bufio.NewWriterSize(c, 16<<10)}
+	h.framer = http2.NewFramer(h.out, c)
 	h.framer.AllowIllegalWrites = true
 	h.hpack = hpack.NewEncoder(&h.block)
 	h.decode = hpack.NewDecoder(4096, func(f hpack.HeaderField) { h.fields = append(h.fields, f) })
-	io.WriteString(c, http2.ClientPreface)
+	h.out.WriteString(http2.ClientPreface)
 	h.framer.WriteSettings()
+	h.out.Flush()
 	return h
 }
 
@@ -65,7 +57,7 @@ func (h *h2conn) encode(fields ...string) []byte {
 	return bytes.Clone(h.block.Bytes())
 }
 
-// request opens a stream with a header and, if there is any, a body.
+// request opens a stream with a header and, if there is any, a body. It is on its way once out is flushed.
 func (h *h2conn) request(stream uint32, body []byte, fields ...string) error {
 	err := h.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: h.encode(fields...), EndHeaders: true, EndStream: body == nil})
 	if err == nil && body != nil {
@@ -77,6 +69,7 @@ func (h *h2conn) request(stream uint32, body []byte, fields ...string) error {
 // answer reads until a stream has its status or was reset; a connection that ends is an error. What comes for others is skipped.
 func (h *h2conn) answer(stream uint32) (status int, fields []hpack.HeaderField, err error) {
 	h.SetReadDeadline(time.Now().Add(5 * time.Second))
+	h.out.Flush()
 	for {
 		f, err := h.framer.ReadFrame()
 		if err != nil {
@@ -107,6 +100,7 @@ func (h *h2conn) answer(stream uint32) (status int, fields []hpack.HeaderField, 
 		case *http2.SettingsFrame:
 			if !f.IsAck() {
 				h.framer.WriteSettingsAck()
+				h.out.Flush()
 			}
 		}
 	}

@@ -1,8 +1,10 @@
 package proof
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"slices"
 	"sync"
@@ -127,3 +129,11 @@ func bounded(t *testing.T, g *child, limit int64, attack func()) {
 }
 
 const growth = 64 << 20 // bytes that abuse may cost at most
+
+// countingDial dials TCP and counts how often.
+func countingDial(n *atomic.Int64) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		n.Add(1)
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}
+}
