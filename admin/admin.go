@@ -211,6 +211,7 @@ func New(c Config) http.Handler {
 	a := &admin{Config: c, mux: http.NewServeMux(), origin: http.NewCrossOriginProtection()}
 	alive := func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok\n") }
 	for pattern, h := range map[string]http.HandlerFunc{
+		"GET /{$}":                            a.page,
 		"GET /healthz":                        alive,
 		"GET /livez":                          alive,
 		"GET /readyz":                         a.readyz,

@@ -119,8 +119,8 @@ func TestOnlyReads(t *testing.T) {
 			t.Errorf("HEAD %s: %d", path, res.StatusCode)
 		}
 	}
-	if res, _ := get(t, h, "GET", "/"); res.StatusCode != 404 {
-		t.Errorf("/: %d", res.StatusCode)
+	if res, _ := get(t, h, "GET", "/index.html"); res.StatusCode != 404 {
+		t.Errorf("/index.html: %d", res.StatusCode)
 	}
 }
 
