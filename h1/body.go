@@ -238,7 +238,7 @@ func (x *exchange) readChunked(p []byte) (n int, err error) {
 }
 
 func (x *exchange) readTrailer() error {
-	s, lines, err := x.c.section(int(x.t.cfg.ResponseHeaderLimit))
+	s, lines, err := x.c.section(int(x.t.cfg.ResponseHeaderLimit), true)
 	if err != nil || lines == 0 {
 		return err
 	}

@@ -90,8 +90,9 @@ func (c *conn) read(p []byte) (int, error) {
 	return 0, io.ErrNoProgress
 }
 
-// section reads lines up to the first empty one, which is taken too, and returns them with the number of lines.
-func (c *conn) section(limit int) (s string, lines int, err error) {
+// section reads lines up to the first empty one, which is taken too, and returns them with the number of lines. Lines that
+// end in LF alone are accepted unless it is strict.
+func (c *conn) section(limit int, strict bool) (s string, lines int, err error) {
 	start, scan := 0, 0 // of the line; of what was not looked at yet
 	for {
 		b := c.buf[c.r:c.w]
@@ -107,6 +108,9 @@ func (c *conn) section(limit int) (s string, lines int, err error) {
 			continue
 		}
 		end := scan + i
+		if strict && (end == 0 || b[end-1] != '\r') {
+			return "", 0, malformed("a line of its trailer that ends in LF alone")
+		}
 		if end == start || end == start+1 && b[start] == '\r' {
 			s = string(b[:start])
 			c.r += end + 1

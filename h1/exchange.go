@@ -405,7 +405,7 @@ func (x *exchange) head(first bool) (string, int, error) {
 		}
 		x.trace.GotFirstResponseByte()
 	}
-	return c.section(int(x.t.cfg.ResponseHeaderLimit))
+	return c.section(int(x.t.cfg.ResponseHeaderLimit), false)
 }
 
 // unanswered is the error where no response came; begun: there was some of one.
