@@ -198,7 +198,7 @@ func TestParseWrk(t *testing.T) {
 	if err != nil || r.good() != 30 || r.refused() != 20 || r.P99 != 20 {
 		t.Errorf("%+v %v", r, err)
 	}
-	for _, text := range []string{"", "unable to connect", `{"Requests":0,"Micros":1}`, `{"Requests":`} {
+	for _, text := range []string{"", "unable to connect", `{"Requests":1,"Micros":0}`, `{"Requests":1,"Status":2,"Micros":1}`, `{"Requests":`} {
 		if _, err := parseWrk([]byte(text)); err == nil {
 			t.Errorf("%q is taken", text)
 		}
@@ -241,6 +241,25 @@ func TestTheFloorIsAboutMediansOfRatios(t *testing.T) {
 		if format == "json" && !json.Valid([]byte(b.String())) {
 			t.Errorf("not JSON: %s", b.String())
 		}
+	}
+}
+
+// The machine may have no time for a subject in a second: that is no reason to give up, and no ratio.
+func TestARoundWithoutAnAnswer(t *testing.T) {
+	c := &cell{measured: map[string][]measurement{"bare": rounds(1000, 0, 1000), "cortex": rounds(1000, 1000, 0), "caddy": rounds(0, 0, 0)}}
+	c.summarize()
+	if got := c.share("bare"); got != 0.5 {
+		t.Errorf("of bare: %v", got)
+	}
+	if got := c.share("caddy"); !math.IsNaN(got) {
+		t.Errorf("of caddy: %v", got)
+	}
+	r := &result{Rounds: 3, Subjects: []string{"bare", "cortex", "caddy"}, Cells: []*cell{c}}
+	if got := r.missed(0); len(got) != 2 || !strings.Contains(got[0], "of bare") || !strings.Contains(got[1], "no figure of caddy") {
+		t.Errorf("missed: %q", got)
+	}
+	if err := r.print(io.Discard, "json"); err != nil {
+		t.Error(err)
 	}
 }
 

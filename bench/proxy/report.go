@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -27,7 +28,9 @@ type measurement struct {
 	memory int64         // bytes
 }
 
-func (m measurement) cpuMicros() float64 { return float64(m.cpu.Microseconds()) / float64(m.Requests) }
+func (m measurement) cpuMicros() float64 {
+	return float64(m.cpu.Microseconds()) / float64(max(m.Requests, 1))
+}
 
 func (m measurement) busy() float64 { return float64(m.cpu.Microseconds()) / float64(m.Micros) }
 
@@ -87,20 +90,22 @@ func (c *cell) summarize() {
 		for _, m := range all {
 			f.Bad += m.Status + m.Broken + m.Timeouts
 		}
-		if cortex := c.measured["cortex"]; len(cortex) > 0 && name != "cortex" {
-			f.CortexShares = ratios(cortex, all)
+		if name != "cortex" {
+			f.CortexShares = ratios(c.measured["cortex"], all)
+		}
+		if len(f.CortexShares) > 0 {
 			f.CortexShare = median(f.CortexShares, itself)
 		}
 		c.Subjects[name] = f
 	}
 }
 
-// share is what the gateway moves of another subject's requests a second, 0 where one of them was not measured.
+// share is what the gateway moves of another subject's requests a second, not a number where one of them was not measured.
 func (c *cell) share(of string) float64 {
-	if f := c.Subjects[of]; f != nil {
+	if f := c.Subjects[of]; f != nil && len(f.CortexShares) > 0 {
 		return f.CortexShare
 	}
-	return 0
+	return math.NaN()
 }
 
 func (c *cell) String() string { return fmt.Sprintf("%d × %s", c.Connections, bytesOf(c.Bytes)) }
@@ -112,8 +117,11 @@ func (r *result) missed(tolerance float64) (missed []string) {
 			of    string
 			floor float64
 		}{{"bare", floorBare}, {"caddy", floorCaddy}} {
-			if s := c.share(g.of); s != 0 && s < g.floor*(1-tolerance) {
+			switch s := c.share(g.of); {
+			case s < g.floor*(1-tolerance):
 				missed = append(missed, fmt.Sprintf("%s: %.3f of %s, not %.2f", c, s, g.of, g.floor))
+			case math.IsNaN(s) && slices.Contains(r.Subjects, g.of):
+				missed = append(missed, fmt.Sprintf("%s: no figure of %s", c, g.of))
 			}
 		}
 		// Good answers only are counted, so a few that are not cannot make anything look fast; but they should not be there.
@@ -143,8 +151,8 @@ func (r *result) print(w io.Writer, format string) error {
 		for _, name := range r.Subjects {
 			f := c.Subjects[name]
 			ofBare := "–"
-			if bare := c.Subjects["bare"]; bare != nil {
-				ofBare = fmt.Sprintf("%.2f", median(ratios(c.measured[name], c.measured["bare"]), itself))
+			if r := ratios(c.measured[name], c.measured["bare"]); len(r) > 0 {
+				ofBare = fmt.Sprintf("%.2f", median(r, itself))
 			}
 			t.row(c.String(), name, fmt.Sprintf("%.0f", f.PerSecond), ofBare, micros(f.P50Micros), micros(f.P99Micros),
 				fmt.Sprintf("%.1f µs", f.CPUMicros), fmt.Sprintf("%.2f", f.Busy), fmt.Sprintf("%.0f MiB", f.MemoryBytes/(1<<20)), fmt.Sprint(f.Bad))
@@ -163,7 +171,7 @@ func (r *result) print(w io.Writer, format string) error {
 	for _, c := range r.Cells {
 		cells := []string{c.String()}
 		for _, of := range []string{"bare", "bare+pool", "caddy", "nginx", "haproxy"} {
-			if s := c.share(of); s != 0 {
+			if s := c.share(of); !math.IsNaN(s) {
 				cells = append(cells, fmt.Sprintf("%.3f", s))
 			} else {
 				cells = append(cells, "–")
@@ -182,9 +190,9 @@ func (r *result) print(w io.Writer, format string) error {
 // verdict is about two goals, of which either may not have been measured.
 func verdict(a, goalA, b, goalB float64) string {
 	switch {
-	case a != 0 && a < goalA, b != 0 && b < goalB:
+	case a < goalA, b < goalB:
 		return "MISSED"
-	case a == 0 || b == 0:
+	case math.IsNaN(a), math.IsNaN(b):
 		return "–"
 	}
 	return "met"
@@ -192,10 +200,13 @@ func verdict(a, goalA, b, goalB float64) string {
 
 func itself(v float64) float64 { return v }
 
-func ratios(a, b []measurement) []float64 {
-	r := make([]float64, min(len(a), len(b)))
-	for i := range r {
-		r[i] = a[i].good() / b[i].good()
+// ratios is what a moved of what b did, round by round. A round in which b had no answer at all, on a machine that had no time
+// for it, says nothing.
+func ratios(a, b []measurement) (r []float64) {
+	for i := range min(len(a), len(b)) {
+		if b[i].good() > 0 {
+			r = append(r, a[i].good()/b[i].good())
+		}
 	}
 	return r
 }

@@ -186,7 +186,7 @@ http {
     keepalive_requests 1000000000;
   }
   server {
-    listen $LISTEN;
+    listen $LISTEN backlog=$KEPT;
     location / {
       proxy_pass http://bench;
       proxy_http_version 1.1;

@@ -66,8 +66,8 @@ func parseWrk(out []byte) (loadResult, error) {
 	if err := json.Unmarshal(out[at:], &r); err != nil {
 		return r, fmt.Errorf("wrk: %w: %s", err, out)
 	}
-	if r.Requests == 0 || r.Micros <= 0 {
-		return r, fmt.Errorf("wrk: %s: no answer at all", out)
+	if r.Requests < r.Status || r.Micros <= 0 {
+		return r, fmt.Errorf("wrk: %s: that cannot be", out)
 	}
 	return r, nil
 }
