@@ -36,7 +36,7 @@ const (
 // A File is a checked configuration with every default filled in. It is plain data: two files that mean the same are deeply
 // equal. Change it and it is no longer checked.
 type File struct {
-	Name      string // of this gateway, as it calls itself in Via and Proxy-Status: a token
+	Name      string // of this gateway, as it calls itself in Via and Proxy-Status: a token of up to 63 characters
 	Listen    string // host:port of the gateway
 	TLS       *TLS   // of that port; nil = plain text
 	Admin     Admin
@@ -51,7 +51,7 @@ type File struct {
 	Routes  []Route  // in the order of the file, at least one
 }
 
-// Admin is the port for metrics and the state of targets.
+// Admin is the port for metrics, the state of targets and operations.
 type Admin struct {
 	Enabled   bool
 	Listen    string // host:port; beyond the loopback interface only with a TokenFile or a TLS.ClientCA
@@ -59,7 +59,8 @@ type Admin struct {
 	TLS       *TLS   // nil = plain text
 }
 
-// TLS is the server's side of TLS. The files are read again when they change.
+// TLS is the server's side of TLS. Here and elsewhere a relative path is relative to the working directory, and what is in a file is read
+// by the gateway, at its start and at each reload; see [File.Paths].
 type TLS struct {
 	Cert, Key  string // PEM files
 	ClientCA   string // PEM file of the authorities that clients must have a certificate of; empty = none is asked for
@@ -134,7 +135,7 @@ type Target struct {
 // An Endpoint is one place where a target is.
 type Endpoint struct {
 	URL    *url.URL // http, https or h2c (HTTP/2 without TLS), with a host, perhaps with a base path, without a query
-	Weight int      // relative to the other endpoints' share of the load, from 1
+	Weight int      // relative to the other endpoints' share of the load, from 1 to 1000
 }
 
 // Balance says how the load is spread over a target's endpoints.
@@ -151,14 +152,14 @@ type Eject struct {
 	Failures int           // in a row
 	MaxShare float64       // of the endpoints that may be out at a time, above 0 to 1; all of them ill = all of them used
 	BaseTime time.Duration // for which the first ejection lasts; each further one as much longer
-	MaxTime  time.Duration
+	MaxTime  time.Duration // at least BaseTime
 }
 
 // Check asks each endpoint how it is, by GET.
 type Check struct {
-	Path      string        // from the root of the endpoint's host
+	Path      string        // from the root of the endpoint's host, without a query, not escaped
 	Interval  time.Duration // between checks
-	Timeout   time.Duration
+	Timeout   time.Duration // at most Interval
 	Healthy   int // good checks in a row that put it back
 	Unhealthy int // bad checks in a row that take it out
 }
@@ -172,7 +173,7 @@ type Transport struct {
 	TLS            TransportTLS
 }
 
-// TransportTLS is the client's side of TLS, for https endpoints. The files are read again when they change.
+// TransportTLS is the client's side of TLS, for https endpoints: a target without any has none of it.
 type TransportTLS struct {
 	CA         string // PEM file of the authorities that are trusted in place of the system's; empty = the system's
 	Cert, Key  string // PEM files of what the gateway shows of itself (mTLS); empty = nothing
