@@ -160,8 +160,8 @@ type Check struct {
 	Path      string        // from the root of the endpoint's host, without a query, not escaped
 	Interval  time.Duration // between checks
 	Timeout   time.Duration // at most Interval
-	Healthy   int // good checks in a row that put it back
-	Unhealthy int // bad checks in a row that take it out
+	Healthy   int           // good checks in a row that put it back
+	Unhealthy int           // bad checks in a row that take it out
 }
 
 // Transport is how connections to the endpoints are made and kept.
