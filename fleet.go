@@ -16,7 +16,8 @@ type FleetReport struct {
 	// is closed and an odd one open. Outcomes and latencies are those of this epoch.
 	Epoch  uint64
 	Guards uint64 // 1, or how many were added up
-	// Open is 1 where the guard's circuit is not closed; Probing 1 where one of its probes is under way.
+	// Open is 1 where the guard's circuit is not closed; Probing 1 where one of its probes is under way. Both are 0 where an operator
+	// has forced the circuit, see Engine.Force.
 	Open, Probing uint64
 	InFlight      int64 // attempts, at the end
 

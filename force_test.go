@@ -3,6 +3,7 @@ package cortex_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -447,4 +448,30 @@ func TestForcedGuardInAFleet(t *testing.T) {
 			}
 		}
 	})
+}
+
+// An operator takes a target out of service and gives it back.
+func ExampleEngine_Force() {
+	e, err := cortex.New(cortex.Config{Name: "payments"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	e.Force(breaker.ForcedOpen)
+	_, err = e.Admit(context.Background(), 9)
+	fmt.Println(errors.Is(err, cortex.ErrOpen), e.Pressure().Circuit)
+
+	fmt.Println("before:", e.Force(breaker.Automatic))
+	probe, err := e.Admit(context.Background(), 9) // due at once
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer probe.Release()
+	probe.Record(cortex.Success)
+	fmt.Println(e.Pressure().Circuit)
+	// Output:
+	// true open
+	// before: open
+	// closed
 }

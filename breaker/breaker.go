@@ -2,7 +2,7 @@
 //
 // A closed circuit admits everything, an open one nothing but probes. Two laws decide when it opens and how it probes:
 // the article's (a posterior mean, 30 s open, one probe per 5 s) and the adaptive one (a posterior probability over the
-// last 64 outcomes, probes from 0.1 s to 1 s apart, each with a lease).
+// last 64 outcomes, probes from 0.1 s to 1 s apart, each with a lease). Above both stands an operator's order (Force).
 //
 // The package holds no windows, calls nobody back and has no clock: its owner passes the time and the numbers in.
 //
