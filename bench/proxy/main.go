@@ -42,8 +42,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -233,10 +231,12 @@ func run(ctx context.Context, o options) (*result, error) {
 	}
 	for _, size := range o.sizes {
 		for _, conns := range o.conns {
+			before := reasons(cortex)
 			c, err := b.cell(ctx, proxies, conns, size)
 			if err != nil {
 				return nil, err
 			}
+			c.Reasons = more(reasons(cortex), before)
 			r.Cells = append(r.Cells, c)
 			if info, err := os.Stat(cortex.accessLog()); c.Subjects["cortex"] != nil && (err != nil || info.Size() == 0) {
 				return nil, fmt.Errorf("cortex has written no access log, which is a part of what is to be measured: %v", err)
@@ -328,37 +328,4 @@ func (b *bench) cell(ctx context.Context, proxies []*child, conns, size int) (*c
 	}
 	c.summarize()
 	return c, nil
-}
-
-// open measures how fast the gateway p refuses with its circuit forced open, the last thing that it does.
-func (b *bench) open(ctx context.Context, p *child, w where) (*refusals, error) {
-	order, err := http.Post("http://"+w.admin+"/api/v1/targets/upstream/circuit", "application/json", strings.NewReader(`{"state":"open"}`))
-	if err != nil {
-		return nil, fmt.Errorf("opening the circuit of cortex: %w", err)
-	}
-	text, _ := io.ReadAll(io.LimitReader(order.Body, 1000))
-	order.Body.Close()
-	if order.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("opening the circuit of cortex: %s: %s", order.Status, text)
-	}
-	const conns = 64
-	if _, err := runWrk(ctx, b.others, b.script, p.addr, conns, 0, time.Second); err != nil {
-		return nil, fmt.Errorf("cortex with its circuit open: %w; %s", err, p.said())
-	}
-	var all []measurement
-	for range b.rounds {
-		before := p.cpu()
-		r, err := runWrk(ctx, b.others, b.script, p.addr, conns, 0, b.duration)
-		switch {
-		case err != nil:
-			return nil, fmt.Errorf("cortex with its circuit open: %w; %s", err, p.said())
-		case r.Status < r.Requests:
-			return nil, fmt.Errorf("cortex with its circuit open: %d of %d requests were not refused", r.Requests-r.Status, r.Requests)
-		}
-		all = append(all, measurement{loadResult: r, cpu: p.cpu() - before, memory: p.memory()})
-	}
-	return &refusals{Connections: conns,
-		PerSecond: median(all, func(m measurement) float64 { return m.refused() }),
-		P99Micros: median(all, func(m measurement) float64 { return float64(m.P99) }),
-		CPUMicros: median(all, measurement.cpuMicros)}, nil
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"maps"
 	"math"
 	"net"
 	"net/http"
@@ -241,6 +242,22 @@ func TestTheFloorIsAboutMediansOfRatios(t *testing.T) {
 		if format == "json" && !json.Valid([]byte(b.String())) {
 			t.Errorf("not JSON: %s", b.String())
 		}
+	}
+}
+
+func TestReasonsAreReadOffTheMetrics(t *testing.T) {
+	before := reasonsOf("# TYPE cortex_guard_rejections_total counter\n" + `cortex_guard_rejections_total{target="upstream",reason="CIRCUIT_OPEN"} 7
+cortex_guard_rejections_total{target="upstream",reason="SHED"} 1e+02
+cortex_guard_outcomes_total{target="upstream",outcome="success"} 5
+cortex_guard_outcomes_total{target="upstream",outcome="slow"} 2
+cortex_guard_calls_total{target="upstream"} 9
+cortex_guard_rejections_total{target="upstream",rea`)
+	if want := map[string]int{"CIRCUIT_OPEN": 7, "SHED": 100, "success": 5, "slow": 2}; !maps.Equal(before, want) {
+		t.Errorf("%v", before)
+	}
+	now := map[string]int{"CIRCUIT_OPEN": 7, "SHED": 150, "success": 99, "hang": 1}
+	if got := more(now, before); !maps.Equal(got, map[string]int{"SHED": 50, "hang": 1}) {
+		t.Errorf("%v", got)
 	}
 }
 

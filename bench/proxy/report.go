@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -50,6 +51,7 @@ type cell struct {
 	Connections int                 `json:"connections"`
 	Bytes       int                 `json:"bytes"`
 	Subjects    map[string]*figures `json:"subjects"`
+	Reasons     map[string]int      `json:"cortex_reasons,omitempty"` // refusals and failed attempts of cortex, the second before the first round too
 
 	measured map[string][]measurement
 }
@@ -160,6 +162,11 @@ func (r *result) print(w io.Writer, format string) error {
 	}
 	if err := t.end(); err != nil {
 		return err
+	}
+	for _, c := range r.Cells {
+		for _, reason := range slices.Sorted(maps.Keys(c.Reasons)) {
+			fmt.Fprintf(w, "\n%s: cortex counts %d × %s", c, c.Reasons[reason], reason)
+		}
 	}
 	if r.Open != nil {
 		fmt.Fprintf(w, "\ncortex with its circuit open, %d connections: %.0f requests refused a second, p99 %s, %.1f µs of CPU each\n",
