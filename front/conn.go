@@ -1,6 +1,7 @@
 package front
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -33,6 +34,7 @@ type conn struct {
 	encrypted  bool
 	closed     atomic.Bool
 	phase      atomic.Uint32
+	line       bool // the first line of the header that comes is complete; touched by reads only
 
 	// net/http sets deadlines far more often than they change.
 	mu        sync.Mutex
@@ -78,24 +80,25 @@ func connState(nc net.Conn, state http.ConnState) {
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if c.phase.Load() != phaseHandler {
-		c.noteRead(n, err)
+		c.noteRead(p[:n], err)
 	}
 	return n, err
 }
 
 // noteRead follows a header as it comes.
-func (c *conn) noteRead(n int, err error) {
+func (c *conn) noteRead(p []byte, err error) {
 	phase := c.phase.Load()
-	if n > 0 {
+	if len(p) > 0 {
 		switch phase {
-		case phaseNew:
-			c.phase.CompareAndSwap(phaseNew, phaseHeader)
-		case phaseWaiting:
-			c.phase.CompareAndSwap(phaseWaiting, phaseHeader)
+		case phaseNew, phaseWaiting:
+			c.phase.CompareAndSwap(phase, phaseHeader)
+			c.line = bytes.IndexByte(p, '\n') >= 0
 			// For less than four bytes net/http would go on waiting for as long as for an idle connection.
-			if d := c.server.limits.Load().ReadHeaderTimeout; n < 4 && d > 0 {
+			if d := c.server.limits.Load().ReadHeaderTimeout; phase == phaseWaiting && len(p) < 4 && d > 0 {
 				c.setRead(time.Now().Add(d))
 			}
+		case phaseHeader:
+			c.line = c.line || bytes.IndexByte(p, '\n') >= 0
 		}
 		return
 	}
@@ -112,13 +115,33 @@ func (c *conn) noteRead(n int, err error) {
 // answerTimeout is for an answer that fits into any socket's buffer, unless the client has taken none of those before.
 const answerTimeout = time.Second
 
-const answer408 = "HTTP/1.1 408 Request Timeout\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 43\r\nConnection: close\r\n\r\n" +
-	"The header of the request came too slowly.\n"
+const (
+	answer408 = "HTTP/1.1 408 Request Timeout\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 43\r\nConnection: close\r\n\r\n" +
+		"The header of the request came too slowly.\n"
+	answer414 = "HTTP/1.1 414 Request URI Too Long\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 34\r\nConnection: close\r\n\r\n" +
+		"The request's target is too long.\n"
+)
 
 // Write is net.Conn's, with a deadline that is renewed as long as the client takes something.
 func (c *conn) Write(p []byte) (int, error) {
+	if c.phase.Load() == phaseHeader && !c.encrypted && bytes.HasPrefix(p, []byte("HTTP/1.1 431 ")) {
+		// No handler runs: net/http has given up on a header. This is the goroutine that reads, too.
+		if !c.line && c.server.limits.Load().MaxURLBytes > 0 {
+			c.server.stats.url414.Add(1)
+			_, err := c.write([]byte(answer414))
+			return len(p), err
+		}
+		c.server.stats.header431.Add(1)
+	}
+	return c.write(p)
+}
+
+func (c *conn) write(p []byte) (int, error) {
 	patience := c.server.limits.Load().WriteTimeout
 	if patience <= 0 {
+		c.mu.Lock()
+		c.setWrite(c.writeUser) // none of ours is left where there was one before a change of the limits
+		c.mu.Unlock()
 		return c.Conn.Write(p)
 	}
 	written := 0
@@ -147,7 +170,7 @@ func (c *conn) renewWrite(patience time.Duration) {
 		c.setWrite(c.writeUser)
 		return
 	}
-	if c.writeDue.Before(least) || !c.writeUser.IsZero() && c.writeDue.After(c.writeUser) {
+	if c.writeDue.Before(least) {
 		c.setWrite(least.Add(patience / 4)) // so that the next writes need not set it
 	}
 }
@@ -193,7 +216,9 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 	case phaseIdle:
 		c.phase.CompareAndSwap(phaseIdle, phaseWaiting)
 	case phaseWaiting:
-		c.phase.CompareAndSwap(phaseWaiting, phaseHeader)
+		if c.phase.CompareAndSwap(phaseWaiting, phaseHeader) {
+			c.line = true // they came together with the request before, the line perhaps, too
+		}
 	}
 	return c.setRead(t)
 }

@@ -16,7 +16,8 @@
 //   - 414: the target of its request is longer than MaxURLBytes.
 //   - 429 and Retry-After: it has more than ConnectionsPerClient connections. The connection is closed after the answer. Above
 //     twice the number connections are reset as they come, which costs no TLS handshake.
-//   - 431: its header has more than MaxHeaderFields lines, or is larger than MaxHeaderBytes (this one is net/http's own answer).
+//   - 431: its header has more than MaxHeaderFields lines, or is larger than MaxHeaderBytes. The latter is net/http's own answer,
+//     which does not pass through Problem; without TLS it becomes a 414 where the header is not past its first line.
 //   - 505: it speaks HTTP/2 where there is none.
 //
 // On HTTP/1 the connection is closed after each of these; of an HTTP/2 connection, but for 429, the other streams go on.
@@ -40,11 +41,11 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"io"
 	"log"
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -130,6 +131,7 @@ type generation struct {
 
 	// Guarded by Server.mu.
 	live    int
+	started bool
 	retired bool
 }
 
@@ -149,9 +151,7 @@ func New(c Config) *Server {
 	s.room.L = &s.mu
 	l := c.Limits
 	s.limits.Store(&l)
-	s.mu.Lock()
 	s.begin(&l)
-	s.mu.Unlock()
 	return s
 }
 
@@ -165,7 +165,7 @@ func Listen(address string) (net.Listener, error) {
 	return c.Listen(context.Background(), "tcp", address)
 }
 
-// begin makes a new generation the current one. s.mu is held.
+// begin makes a new generation the current one. s.mu is held, but in New.
 func (s *Server) begin(l *Limits) {
 	if g := s.current; g != nil {
 		g.retired = true
@@ -209,7 +209,6 @@ func (s *Server) begin(l *Limits) {
 	}
 	s.current = g
 	s.generations[g] = struct{}{}
-	go g.http.Serve(g) // until g is closed: by begin, or by net/http's own Shutdown and Close
 }
 
 // Accept makes a generation the listener of its server.
@@ -282,6 +281,10 @@ func (s *Server) hand(c *conn) {
 		}
 		g.live++
 		c.generation = g
+		if !g.started {
+			g.started = true
+			go g.http.Serve(g) // until g is closed: by begin, or by net/http's own Shutdown and Close
+		}
 		s.mu.Unlock()
 		var nc net.Conn = c
 		if g.tls != nil {
@@ -367,8 +370,6 @@ func (l *onceListener) Close() error {
 	return l.err
 }
 
-var _ io.Closer = (*onceListener)(nil)
-
 // withALPN returns a configuration that offers the protocols there are, also where another one is chosen by the client's hello.
 func withALPN(c *tls.Config, http2 bool) *tls.Config {
 	protocols := ALPN(http2)
@@ -377,7 +378,7 @@ func withALPN(c *tls.Config, http2 bool) *tls.Config {
 	if choose := c.GetConfigForClient; choose != nil {
 		c.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 			chosen, err := choose(hello)
-			if err != nil || chosen == nil || equal(chosen.NextProtos, protocols) {
+			if err != nil || chosen == nil || slices.Equal(chosen.NextProtos, protocols) {
 				return chosen, err
 			}
 			chosen = chosen.Clone()
@@ -394,16 +395,4 @@ func ALPN(http2 bool) []string {
 		return []string{"h2", "http/1.1"}
 	}
 	return []string{"http/1.1"}
-}
-
-func equal(a, b []string) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if a[i] != b[i] {
-			return false
-		}
-	}
-	return true
 }

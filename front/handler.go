@@ -6,41 +6,58 @@ import (
 	"time"
 )
 
+// lingerBody is how long a refused client of HTTP/1 may still send its body, so that its answer is not lost in a reset.
+const lingerBody = time.Second
+
 // serveHTTP is what net/http's server calls.
 func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	c, _ := r.Context().Value(connKey{}).(*conn)
-	limits := s.limits.Load()
-	if c != nil {
-		c.phase.Store(phaseHandler)
-	}
-	if r.Method == "PRI" { // net/http's server hands on the preface of HTTP/2 where it does not speak it; no handler should see it
-		s.stats.noHTTP2.Add(1)
-		s.refuse(w, r, http.StatusHTTPVersionNotSupported, "This port speaks HTTP/1.1.", true)
+	if c == nil { // a handler before us has changed the context: there is none
+		s.config.Handler.ServeHTTP(w, r)
 		return
 	}
+	limits := s.limits.Load()
+	if r.ProtoMajor == 2 && r.Method != "PRI" {
+		s.serveStream(c, w, r, limits)
+		return
+	}
+	c.phase.Store(phaseHandler)
+	s.serveRequest(c, w, r, limits)
+}
+
+// serveRequest refuses a request or hands it to the handler.
+func (s *Server) serveRequest(c *conn, w http.ResponseWriter, r *http.Request, limits *Limits) {
 	switch {
-	case c != nil && c.over:
+	case r.Method == "PRI": // net/http's server hands on the preface of HTTP/2 where it does not speak it; no handler should see it
+		s.stats.noHTTP2.Add(1)
+		s.refuse(w, r, http.StatusHTTPVersionNotSupported, "This port speaks HTTP/1.1.")
+	case c.over:
 		s.stats.client429.Add(1)
 		w.Header().Set("Retry-After", "1")
-		s.refuse(w, r, http.StatusTooManyRequests, "There are too many connections from this address.", true)
+		w.Header().Set("Connection", "close") // net/http makes a GOAWAY of it on HTTP/2
+		s.refuse(w, r, http.StatusTooManyRequests, "There are too many connections from this address.")
 	case limits.MaxURLBytes > 0 && len(r.RequestURI) > limits.MaxURLBytes:
 		s.stats.url414.Add(1)
-		s.refuse(w, r, http.StatusRequestURITooLong, "The request's target is longer than "+strconv.Itoa(limits.MaxURLBytes)+" bytes.", false)
+		s.refuse(w, r, http.StatusRequestURITooLong, "The request's target is longer than "+strconv.Itoa(limits.MaxURLBytes)+" bytes.")
 	case limits.MaxHeaderFields > 0 && fields(r.Header) > limits.MaxHeaderFields:
 		s.stats.header431.Add(1)
 		s.refuse(w, r, http.StatusRequestHeaderFieldsTooLarge,
-			"The request's header has more than "+strconv.Itoa(limits.MaxHeaderFields)+" lines.", false)
-	case r.ProtoMajor == 2 && c != nil:
-		s.serveStream(c, w, r, limits.WriteTimeout)
+			"The request's header has more than "+strconv.Itoa(limits.MaxHeaderFields)+" lines.")
 	default:
 		s.config.Handler.ServeHTTP(w, r)
 	}
 }
 
-// refuse answers a request. The connection is closed, that of HTTP/2 only if hangUp is set.
-func (s *Server) refuse(w http.ResponseWriter, r *http.Request, status int, detail string, hangUp bool) {
-	if hangUp || r.ProtoMajor < 2 {
-		w.Header().Set("Connection", "close") // net/http makes a GOAWAY of it on HTTP/2
+// refuse answers a request; a connection of HTTP/1 is closed.
+func (s *Server) refuse(w http.ResponseWriter, r *http.Request, status int, detail string) {
+	if r.ProtoMajor < 2 || r.Method == "PRI" {
+		w.Header().Set("Connection", "close")
+		if r.Body != nil && r.Body != http.NoBody {
+			// net/http would read the body first, for as long as the client likes to take.
+			conn := http.NewResponseController(w)
+			conn.EnableFullDuplex()
+			conn.SetReadDeadline(time.Now().Add(lingerBody))
+		}
 	}
 	s.config.Problem(w, r, status, detail)
 }
@@ -55,7 +72,7 @@ func fields(h http.Header) int {
 }
 
 // serveStream serves a request of HTTP/2.
-func (s *Server) serveStream(c *conn, w http.ResponseWriter, r *http.Request, patience time.Duration) {
+func (s *Server) serveStream(c *conn, w http.ResponseWriter, r *http.Request, limits *Limits) {
 	began := time.Now()
 	defer func() {
 		now := time.Now()
@@ -67,11 +84,10 @@ func (s *Server) serveStream(c *conn, w http.ResponseWriter, r *http.Request, pa
 	if r.Context().Err() != nil {
 		return // cancelled before it began
 	}
-	if patience <= 0 {
-		s.config.Handler.ServeHTTP(w, r)
-		return
+	if limits.WriteTimeout > 0 {
+		st := &stream{ResponseWriter: w, server: s, over: r.Context(), patience: limits.WriteTimeout}
+		defer st.end()
+		w = st
 	}
-	st := newStream(s, w, patience)
-	defer st.end()
-	s.config.Handler.ServeHTTP(st, r)
+	s.serveRequest(c, w, r, limits)
 }

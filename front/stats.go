@@ -12,7 +12,7 @@ type Stats struct {
 	Client429   uint64 // requests answered 429: ConnectionsPerClient
 	NoHTTP2     uint64 // requests answered 505: HTTP/2 where there is none
 	URL414      uint64 // requests answered 414: MaxURLBytes
-	Header431   uint64 // requests answered 431: MaxHeaderFields; those over MaxHeaderBytes are net/http's and not counted
+	Header431   uint64 // requests answered 431: MaxHeaderFields, and MaxHeaderBytes on HTTP/1 without TLS
 
 	SlowHeaders uint64 // connections closed, without TLS with a 408: ReadHeaderTimeout
 	SlowReaders uint64 // connections cut: WriteTimeout

@@ -1,6 +1,7 @@
 package front
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"sync"
@@ -59,6 +60,7 @@ const writePiece = 32 << 10
 type stream struct {
 	http.ResponseWriter
 	server   *Server
+	over     context.Context // of the request: done when its client has cancelled it
 	patience time.Duration
 	buffered int // bytes, at most, that the client may not have got room for yet; touched by writers only
 
@@ -68,10 +70,6 @@ type stream struct {
 	armed bool
 	done  bool
 	until time.Time // the handler's own deadline
-}
-
-func newStream(s *Server, w http.ResponseWriter, patience time.Duration) *stream {
-	return &stream{ResponseWriter: w, server: s, patience: patience}
 }
 
 // Unwrap is for http.ResponseController.
@@ -171,7 +169,7 @@ func (s *stream) end() {
 	if s.timer != nil {
 		s.timer.Stop()
 	}
-	if s.buffered == 0 {
+	if s.buffered == 0 || s.over.Err() != nil { // net/http would keep the deadline of a stream that is gone
 		return
 	}
 	due := time.Now().Add(s.patience)
