@@ -110,7 +110,7 @@ func undisturbed(t *testing.T, g *child, up string, attack func(stop <-chan stru
 // bounded runs an attack and fails if the gateway's memory grew by more than the limit at its peak, or anything stayed behind.
 func bounded(t *testing.T, g *child, limit int64, attack func()) {
 	t.Helper()
-	measure("http://"+g.addr+"/bystander", 500, time.Second) // so that what a working gateway takes is there
+	measure("http://"+g.addr+"/bystander", 500, 400*time.Millisecond) // so that what a working gateway takes is there
 	before := g.footprint()
 	p := g.watchPeak()
 	attack()
@@ -123,7 +123,7 @@ func bounded(t *testing.T, g *child, limit int64, attack func()) {
 	if !ok {
 		t.Errorf("descriptors stay: %v, before %v", after, before)
 	}
-	if b := measure("http://"+g.addr+"/bystander", 100, 500*time.Millisecond); b.failed > 0 {
+	if b := measure("http://"+g.addr+"/bystander", 100, 200*time.Millisecond); b.failed > 0 {
 		t.Errorf("afterwards: %v", b)
 	}
 }
