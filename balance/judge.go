@@ -7,12 +7,13 @@ import (
 
 // Evidence. A member's failures are its own illness only if the others are well meanwhile. Three questions are asked at each failure:
 //
-//   - Are the others well now? Since the member's failures in a row began, the others have had at least wellResults good
-//     answers. What they did before says nothing: when the whole target falls ill, everybody's past is good.
+//   - Are the others well now? Since the member's failures in a row began, and among the newest results of the others (recent to
+//     twice as many, or all since the member's failure before, if those are more), at least wellResults are good, and half of them
+//     or more. What they did before says nothing: when the whole target falls ill, everybody's past is good.
 //   - Is the row too long for chance? If the member were like the others, which fail at the rate q, a row of k has the
-//     probability q^k. Failures in a row eject if it is below 1 in 1e6: with q at 1 % 3 do, and Failures (5) is the bound; at 10 % it
-//     is 6, at 20 % 9, at 50 % 20. Without this, a target of which 20 % fails would lose healthy members every few
-//     seconds at 1,000 calls a second.
+//     probability q^k. Failures in a row eject if it is below 1 in 1e7: with q at 1 % 4 do, and Failures (5) is the bound; at 10 % it
+//     is 7, at 20 % 10, at 50 % 24. Without this, a target of which 20 % fails would lose healthy members every few
+//     seconds at 1,000 calls a second. q is the worst of three: in the last one to two rounds, since the row began, and recently.
 //   - Or is its rate too high for chance? Of at least rateResults attempts in one to two rounds it fails rateLeast or more, three
 //     times as much as the others, who fail at most rateOthers, and rateSigmas standard deviations more than they do. 20
 //     attempts are what 1 to 2 calls a second give, and 8 failures of 20 are not what a target of whose calls 20 % fail
@@ -22,8 +23,11 @@ import (
 const (
 	roundTime   = 10 * time.Second
 	wellResults = 3
-	ejectBits   = 13.8 // ln 1e6
-	blameBits   = 6.9  // ln 1e3
+	recent      = 32
+	wellRate    = 0.5  // at which the others fail at most, for m to be ejected
+	blameRate   = 0.2  // and for m to be blamed
+	ejectLog    = 16.1 // ln 1e7
+	blameLog    = 6.9  // ln 1e3
 	rateResults = 20
 	rateLeast   = 0.4
 	rateOthers  = 0.2
@@ -35,6 +39,9 @@ type counts struct{ good, bad uint64 }
 
 func (c counts) add(d counts) counts { return counts{c.good + d.good, c.bad + d.bad} }
 func (c counts) sub(d counts) counts { return counts{c.good - d.good, c.bad - d.bad} }
+
+// rate is which share is bad; without results none.
+func (c counts) rate() float64 { return float64(c.bad) / float64(max(1, c.good+c.bad)) }
 
 func (m *Member) counts() counts {
 	return counts{m.good.Load(), m.failed.Load() + m.timedOut.Load()}
@@ -80,20 +87,23 @@ func (p *Pool) judge(m *Member, now, latency time.Duration, r float64) {
 		}
 	}
 	if streak <= 1 || m.markGen != s.gen {
-		m.mark, m.markGen = all, s.gen
+		m.row, m.older, m.newer, m.markGen = all, all, all, s.gen
+	} else if d := all.sub(m.newer); d.good+d.bad >= recent {
+		m.older, m.newer = m.newer, all
 	}
-	since := all.sub(m.mark)
+	since := all.sub(m.older)
 	if m.out() { // a call that was under way
 		m.blamed.Store(since.good >= since.bad)
 		return
 	}
+	q := max(p.othersRate(s, m), since.rate(), all.sub(m.row).rate())
 	surprise := 0.0
-	if since.good >= wellResults {
-		surprise = streak * -math.Log(p.othersRate(s, m, since))
+	if since.good >= wellResults && q <= wellRate {
+		surprise = streak * -math.Log(q)
 	}
 	partly := p.partlyIll(s, m, since)
-	ill := partly || streak >= float64(p.cfg.Eject.Failures) && surprise >= ejectBits
-	own := partly || streak >= 2 && surprise >= blameBits
+	ill := partly || streak >= float64(p.cfg.Eject.Failures) && surprise >= ejectLog
+	own := partly || streak >= 2 && surprise >= blameLog && q <= blameRate
 
 	// Those that may be ejected may be blamed. What fails beyond that share is the target's matter too.
 	ejected, blamed := 0, 0
@@ -129,19 +139,15 @@ func (p *Pool) turn(now time.Duration) {
 	}
 }
 
-// othersRate is at which rate the others fail: in this round and the one before, or since m's row began if that is worse.
-func (p *Pool) othersRate(s *set, m *Member, since counts) float64 {
+// othersRate is at which rate the others fail, in this round and the one before. Without results it is a half.
+func (p *Pool) othersRate(s *set, m *Member) float64 {
 	var c counts
 	for i := range s.slots {
 		if o := s.slots[i].m; o != m {
 			c = c.add(o.counts().sub(o.then))
 		}
 	}
-	q := float64(c.bad+1) / float64(c.good+c.bad+2)
-	if n := since.good + since.bad; n > 0 {
-		q = max(q, float64(since.bad)/float64(n))
-	}
-	return q
+	return float64(c.bad+1) / float64(c.good+c.bad+2)
 }
 
 // partlyIll reports whether m's rate of failures is what the others' is not.

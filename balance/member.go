@@ -58,8 +58,9 @@ type Member struct {
 	checks     int                // in a row that speak against the state
 	stopCheck  context.CancelFunc // nil: not checked
 	now, then  counts             // at the start of this round and the one before
-	mark       counts             // of all others, at the start of the streak
-	markGen    uint64
+	// Of all others in the set of generation markGen: when the failures in a row began, and later on.
+	row, older, newer counts
+	markGen           uint64
 }
 
 func newMember(p *Pool, endpoint int, u *url.URL, addr netip.Addr, weight float64) *Member {
