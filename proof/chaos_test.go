@@ -92,7 +92,7 @@ routes:
 	c := newCallers(g.addr, front.addr(), h2c)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(seconds)*time.Second)
 	defer cancel()
-	m := &mischief{t: t, random: random, ends: ends, links: append(links, front), gateway: g, text: text, done: map[string]int{}}
+	m := &mischief{t: t, random: random, ends: ends, links: append(links, front, front), gateway: g, text: text, done: map[string]int{}}
 	ended := make(chan struct{})
 	go func() { defer close(ended); m.run(ctx) }()
 	p := g.watchPeak()
