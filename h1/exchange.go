@@ -179,7 +179,7 @@ func (x *exchange) fail(op string, err error) *Error {
 	if x.c != nil && op != OpDial {
 		e.Reused = x.c.served
 	}
-	if ctx := x.req.Context(); ctx.Err() != nil && op != OpRequest {
+	if ctx := x.req.Context(); ctx.Err() != nil {
 		e.Err = context.Cause(ctx)
 	}
 	return e
