@@ -110,6 +110,19 @@ func (c *child) cpu() (sum time.Duration) {
 	return sum
 }
 
+// settle waits until the child has nothing to do any more, a second at most.
+func (c *child) settle() {
+	const tick = 50 * time.Millisecond // some of the 10 ms that the system counts in
+	for before, end := c.cpu(), time.Now().Add(time.Second); time.Now().Before(end); {
+		time.Sleep(tick)
+		now := c.cpu()
+		if now == before {
+			return
+		}
+		before = now
+	}
+}
+
 // cpuOf reads user and system time off the text of /proc/PID/stat.
 func cpuOf(stat string) time.Duration {
 	f := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:]) // the name before it may hold anything

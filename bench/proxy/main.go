@@ -14,11 +14,12 @@
 //
 // Every proxy is a process of its own with one thread that does the work, held to the machine's last processor; wrk, with one
 // thread, and the upstream are held to the others. A machine with one processor has all of them share it. A round loads each
-// proxy once, in alternating order, after a second that does not count; the medians of the rounds' ratios are what the goals
-// are about, so a machine that grows slower meanwhile does no harm. Requests a second count good answers only. CPU a request is
-// user and system time of the proxy's processes, memory what they have resident after the load. "busy" is how much of its
-// processor a proxy used: where it is clearly below 1 at many connections, the load was at its limit and the proxy may be
-// faster than it looks.
+// proxy once, in alternating order, the first round after a second that does not count; the medians of the rounds' ratios are
+// what the goals are about, so a machine that grows slower meanwhile does no harm. wrk connects anew each time, which is a part
+// of the figures; what it broke off at the end is over before the next proxy's turn. Requests a second count good answers only.
+// CPU a request is user and system time of the proxy's processes, memory what they have resident after the load. "busy" is how
+// much of its processor a proxy used: where it is clearly below 1 at many connections, the load was at its limit, or others used
+// the machine, and the proxy may be faster than it looks.
 //
 // Refused requests a second are those of the gateway when its circuit has been forced open on the admin port.
 //
@@ -324,6 +325,7 @@ func (b *bench) cell(ctx context.Context, proxies []*child, conns, size int) (*c
 				return nil, fmt.Errorf("%s: %w; %s", p.name, err, p.said())
 			}
 			c.measured[p.name] = append(c.measured[p.name], measurement{loadResult: r, cpu: p.cpu() - before, memory: p.memory()})
+			p.settle()
 		}
 	}
 	c.summarize()
