@@ -221,12 +221,7 @@ func (c *child) alive() bool {
 	}
 }
 
-// terminate sends SIGTERM and returns the exit code, -1 if it does not end.
-func (c *child) terminate(within time.Duration) int {
-	c.cmd.Process.Signal(syscall.SIGTERM)
-	return c.exit(within)
-}
-
+// exit waits for the end and returns the exit code, -1 if it does not end.
 func (c *child) exit(within time.Duration) int {
 	select {
 	case <-c.ended:

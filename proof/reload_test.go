@@ -59,6 +59,7 @@ routes:
 	closed, dialled := 0, load.dials.Load()
 	begin := time.Now()
 	for i := range reloads {
+		time.Sleep(time.Until(begin.Add(time.Duration(i) * 20 * time.Millisecond))) // some calls see every one
 		if err := g.reload(kinds[i%len(kinds)]); err != nil {
 			t.Fatalf("reload %d: %v", i, err)
 		}
