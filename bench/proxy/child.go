@@ -35,6 +35,7 @@ func (p place) command(ctx context.Context, program string, args ...string) *exe
 	}
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // killed, nginx would leave its worker behind
 	for _, v := range os.Environ() {
 		if name, _, _ := strings.Cut(v, "="); name != "GOGC" && name != "GOMEMLIMIT" && name != "GODEBUG" && name != "GOMAXPROCS" {
 			cmd.Env = append(cmd.Env, v)
