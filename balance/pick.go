@@ -2,6 +2,7 @@ package balance
 
 import (
 	"math"
+	"slices"
 	"time"
 )
 
@@ -39,14 +40,40 @@ type alias struct {
 }
 
 // Pick returns the member for the next attempt, never nil: of two random ones in the load, that with fewer attempts in flight by
-// its weight. It is another than tried, which may be nil, if there is another in the load. Members that are out are picked
-// only if all are.
-func (p *Pool) Pick(tried *Member) *Member {
+// its weight. It is another than those that were tried, the last one last, as long as there is one in the load, or else another than
+// the last. Members that are out are picked only if all are.
+func (p *Pool) Pick(tried ...*Member) *Member {
 	s := p.set.Load()
 	if len(s.slots) == 1 && s.wake == never {
 		return s.slots[0].m
 	}
-	return p.pick(s, tried)
+	var last *Member
+	if n := len(tried); n > 0 {
+		if last = tried[n-1]; n > 1 {
+			if m := s.untried(tried); m != nil {
+				return m
+			}
+		}
+	}
+	return p.pick(s, last)
+}
+
+// untried is the least loaded of those that were not tried, or nil. It looks at all of them: few calls come to a third attempt.
+func (s *set) untried(tried []*Member) *Member {
+	var best *slot
+	for i := range s.slots {
+		a := &s.slots[i]
+		if slices.Contains(tried, a.m) {
+			continue
+		}
+		if best == nil || float64(a.m.inFlight.Load()+1)*best.weight < float64(best.m.inFlight.Load()+1)*a.weight {
+			best = a
+		}
+	}
+	if best == nil {
+		return nil
+	}
+	return best.m
 }
 
 func (p *Pool) pick(s *set, tried *Member) *Member {

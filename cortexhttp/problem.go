@@ -68,6 +68,8 @@ func rejectionDetail(rej *cortex.Rejection) string {
 		return fmt.Sprintf("Calls of a priority below %d are shed at the moment; this one has %d.", rej.Floor, rej.Priority)
 	case rej.Reason == cortex.ReasonShed:
 		return fmt.Sprintf("A part of the calls of priority %d is shed at the moment.", rej.Priority)
+	case rej.Reason == cortex.ReasonCircuitOpen && rej.Forced:
+		return "An operator has forced the circuit open."
 	case rej.Reason == cortex.ReasonCircuitOpen:
 		return "Nothing but probes is let through until one of them succeeds."
 	case rej.Reason == cortex.ReasonCircuitEmergency:

@@ -44,13 +44,18 @@ func BenchmarkBareProxy(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	base := newBase(f.Targets[0].Transport, Options{})
+	base := newStandard(f.Targets[0].Transport, new(net.Dialer).DialContext)
 	defer base.CloseIdleConnections()
-	benchProxy(b, &httputil.ReverseProxy{Transport: base, BufferPool: buffers{}, Rewrite: func(p *httputil.ProxyRequest) {
+	benchProxy(b, &httputil.ReverseProxy{Transport: base, BufferPool: bufferPool{}, Rewrite: func(p *httputil.ProxyRequest) {
 		p.SetURL(u)
 		p.SetXForwarded()
 	}})
 }
+
+type bufferPool struct{}
+
+func (bufferPool) Get() []byte  { return pool.Get().(*[bufferSize]byte)[:] }
+func (bufferPool) Put(b []byte) { pool.Put((*[bufferSize]byte)(b)) }
 
 func benchUpstream(b *testing.B) string {
 	body := make([]byte, 1024)

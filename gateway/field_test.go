@@ -206,7 +206,7 @@ func TestUpgradePasses(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		stop := make(chan struct{})
 		w.serve("up.test:80", echo(stop))
-		g := w.gateway(strings.ReplaceAll(one(retrying, ""), "[http://up.test:80]", "[http://up.test:80, http://none.test:80]"))
+		g := w.gateway(strings.ReplaceAll(one(retrying, ""), "[http://up.test:80]", "[http://up.test:80, {url: 'http://none.test:80', weight: 1000}]"))
 		c, br, res := upgrade(t, w) // the first endpoint tried refuses the connection
 		defer c.Close()
 		if res.StatusCode != 101 || res.Header.Get("Upgrade") != "echo" || res.Header.Get("Cortex-Attempts") != "2" {
@@ -313,7 +313,7 @@ func TestClientThatLeavesEndsTheCall(t *testing.T) {
 		if up.n.Load() != 1 || s.Retries != 0 || s.Neutral != 1 || s.Failures+s.Timeouts != 0 {
 			t.Errorf("%d requests, %+v", up.n.Load(), s)
 		}
-		if tr := tg.trafficNow(); tr.ClientAborts != 1 || tr.BrokenAnswers != 0 {
+		if tr := g.trafficOf(tg); tr.ClientAborts != 1 || tr.BrokenAnswers != 0 {
 			t.Errorf("%+v", tr)
 		}
 	})
@@ -342,7 +342,7 @@ func TestClientThatLeavesDuringDownloadIsNeutral(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(time.Second)
 		tg := g.Targets()[0]
-		if tr := tg.trafficNow(); tr.ClientAborts != 1 || tr.BrokenAnswers != 0 {
+		if tr := g.trafficOf(tg); tr.ClientAborts != 1 || tr.BrokenAnswers != 0 {
 			t.Errorf("%+v", tr)
 		}
 		if s := tg.Engine.Stats(); s.Failures+s.Timeouts != 0 || tg.Engine.Pressure().InFlight != 0 {
@@ -377,7 +377,7 @@ func TestBrokenAnswerIsAnAbortedTransfer(t *testing.T) {
 			if s.Failures != 1 || s.Successes != 0 || up.n.Load() != 1 {
 				t.Errorf("chunked %v: %+v, %d requests", chunked, s, up.n.Load())
 			}
-			if tr := tg.trafficNow(); tr.BrokenAnswers != 1 || tr.ClientAborts != 0 || tr.CacheEntries != 0 {
+			if tr := g.trafficOf(tg); tr.BrokenAnswers != 1 || tr.ClientAborts != 0 || tr.CacheEntries != 0 {
 				t.Errorf("chunked %v: %+v", chunked, tr)
 			}
 		})
@@ -528,7 +528,7 @@ routes:
 		if a := w.get(c, "http://gateway.test:80/"); a.status != 503 || a.header.Get("Cortex-Reason") != "CIRCUIT_OPEN" || a.header.Get("Retry-After") == "" {
 			t.Errorf("refusal %+v", a)
 		}
-		if tr := g.Targets()[0].trafficNow(); tr.CacheEntries != 0 {
+		if tr := g.trafficOf(g.Targets()[0]); tr.CacheEntries != 0 {
 			t.Errorf("a fallback was kept as a good answer: %+v", tr)
 		}
 	})

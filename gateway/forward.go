@@ -4,94 +4,51 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"net/http/httputil"
-	"strconv"
+	"time"
 
 	"github.com/seed-a29ca62a/cortex"
 	"github.com/seed-a29ca62a/cortex/cortexhttp"
 	"github.com/seed-a29ca62a/cortex/fallback"
 )
 
-// rewrite makes the request to the target of the one that came in. The endpoint is picked for each attempt, later.
-func rewrite(p *httputil.ProxyRequest) {
-	x := exchangeOf(p.In.Context())
-	if key := x.route.priority.header; key != "" && !x.trusted {
-		delete(p.Out.Header, key)
-	}
-	if _, ok := x.Context.Deadline(); !ok { // then the transport does not overwrite what cannot be read
-		delete(p.Out.Header, cortexhttp.HeaderTimeout)
-	}
-	forward(p, x.trusted)
-}
-
-// private reports whether a request header is one that guards use among themselves. From others than trusted peers they go no
-// further: the target may trust the gateway's address. HeaderAttempt stays, it can only take retries away from its sender.
-// key is in canonical form.
-func private(key string) bool {
-	return own(key) && key != cortexhttp.HeaderAttempt || key == cortexhttp.HeaderPriority
-}
-
-// forward tells the target on whose behalf the request is made. What peers in front of this one said of that is believed if
-// the peer is trusted.
-func forward(p *httputil.ProxyRequest, trusted bool) {
-	// Queries that Go's parser does not take are the target's affair: nothing here depends on them.
-	p.Out.URL.RawQuery = p.In.URL.RawQuery
-	if !trusted {
-		for key := range p.Out.Header {
-			if private(key) {
-				delete(p.Out.Header, key)
-			}
-		}
-		p.SetXForwarded()
-		return
-	}
-	p.Out.Header["X-Forwarded-For"] = p.In.Header["X-Forwarded-For"]
-	p.SetXForwarded()
-	for _, key := range [...]string{"X-Forwarded-Host", "X-Forwarded-Proto"} {
-		if v := p.In.Header[key]; len(v) > 0 {
-			p.Out.Header[key] = v
-		}
-	}
-}
-
-// passOn is called with the target's answer, once its header is there.
-func passOn(res *http.Response) error {
-	x := exchangeOf(res.Request.Context())
-	x.upload.renew()
+// judged decides on the target's answer, of which the header is there: it stays, or a fallback takes its place.
+func (x *exchange) judged(res *http.Response) {
+	x.upload.answered()
+	x.upstream = x.gateway.now() - x.arrived
 	// What a gateway below says of this answer (that it refused, that it is a fallback, that it is not to be tried again)
 	// is still true here. Its attempts and its pressure are its own affair.
 	delete(res.Header, cortexhttp.HeaderAttempts)
 	delete(res.Header, cortexhttp.HeaderPressure)
 	if x.report.Reason != cortex.ReasonNone && res.StatusCode >= 500 && !x.triedAgain() {
-		if a, ok := x.route.fallback.answer(x.in, nil); ok {
+		if a, ok := x.fallback(nil); ok {
 			substitute(x.in, res, a)
 			x.fellBack(a)
 			x.tell(res.Header, true)
 			x.status = res.StatusCode
-			return nil
+			return
 		}
 	}
 	x.tell(res.Header, false)
-	x.status = res.StatusCode
-	if res.StatusCode == http.StatusSwitchingProtocols {
-		x.upgraded = true
-		x.gateway.upgraded.add()
-		return nil // its body is a connection
+	if x.report.Reason != cortex.ReasonNone && res.StatusCode >= 500 {
+		x.proxyStatus(res.Header, "", res.StatusCode, x.report.Reason.String())
 	}
+	x.status = res.StatusCode
 	x.answer, x.body = res, res.Body
 	if x.keep, x.public = x.route.fallback.stores(x.in, res); x.keep && res.ContentLength > 0 {
 		if x.keep = x.reserve(res.ContentLength); x.keep {
 			x.copied = make([]byte, 0, res.ContentLength)
 		}
 	}
-	res.Body = x
-	return nil
+	if res.Body != http.NoBody {
+		res.Body = x
+	}
 }
 
-// failed is called where there is no answer of the target.
-func failed(w http.ResponseWriter, out *http.Request, err error) {
-	x := exchangeOf(out.Context())
-	x.gateway.log.Debug("call failed", "target", x.target.Name, "route", x.route.path, "attempts", x.report.Attempts,
+// failed answers where there is no answer of the target.
+func (x *exchange) failed(err error) {
+	w := x.w
+	x.upstream = x.gateway.now() - x.arrived
+	x.gateway.logger.Debug("call failed", "target", x.target.Name, "route", x.route.path, "attempts", x.report.Attempts,
 		"reason", x.report.Reason.String(), "error", err)
 	late := x.upload.late() // net/http then cancels the context of the request, as if the client had gone
 	if x.gone() && !late {
@@ -99,20 +56,21 @@ func failed(w http.ResponseWriter, out *http.Request, err error) {
 		w.WriteHeader(x.status) // should anybody listen: it is no success
 		return
 	}
-	if a, ok := x.route.fallback.answer(x.in, err); ok && !late && !x.upload.failed() && !x.triedAgain() {
+	if a, ok := x.fallback(err); ok && !late && !x.upload.failed() && !x.triedAgain() {
 		x.fellBack(a)
 		fill(w.Header(), a)
 		x.tell(w.Header(), true)
 		x.status = a.Value.status
 		w.WriteHeader(x.status)
 		if x.in.Method != http.MethodHead && bodyAllowed(x.status) {
-			w.Write(a.Value.body) // the client may have gone; there is nobody else to tell
+			n, _ := w.Write(a.Value.body) // the client may have gone; there is nobody else to tell
+			x.sent += int64(n)
 		}
 		return
 	}
-	p := x.problem(err)
+	p, kind := x.problem(err)
 	if late {
-		p.Status, p.Detail = http.StatusRequestTimeout, "The rest of the request's body did not come in time."
+		p.Status, p.Detail, kind = http.StatusRequestTimeout, "The rest of the request's body did not come in time.", "http_request_error"
 		p.Reason = ""
 		x.report.Reason = cortex.ReasonNone // which would be that the caller gave up
 		w.Header().Set("Connection", "close")
@@ -120,35 +78,74 @@ func failed(w http.ResponseWriter, out *http.Request, err error) {
 		x.upload.renew()
 	}
 	x.tell(w.Header(), false)
+	x.proxyStatus(w.Header(), kind, 0, p.Reason)
 	x.status = p.Status
+	switch p.Status {
+	case http.StatusRequestTimeout:
+		x.gateway.lateBodies.Add(1)
+	case http.StatusRequestEntityTooLarge:
+		x.gateway.longBodies.Add(1)
+	}
 	cortexhttp.WriteProblem(w, x.in, p)
 }
 
-// problem is the answer to a call that has none: 503 where a guard refused it, 504 where time ran out, 502 where there was no
-// connection or it broke. What the error says in detail (addresses, for one) is for the log, not for clients.
-func (x *exchange) problem(err error) cortexhttp.Problem {
-	if r := x.report.Rejection; r != nil {
-		p := cortexhttp.RejectionProblem(r)
-		p.Attempts = x.report.Attempts
-		return p
+// fallback is what the client gets in place of the target's answer. In shadow mode it gets what it would have got without a guard.
+func (x *exchange) fallback(cause error) (fallback.Result[*stored], bool) {
+	if x.route.shadow {
+		return fallback.Result[*stored]{}, false
 	}
-	p := cortexhttp.Problem{Status: http.StatusBadGateway, Attempts: x.report.Attempts}
+	return x.route.fallback.answer(x.in, cause)
+}
+
+// problem is the answer to a call that has none, and what RFC 9209 calls the error: 503 where a guard refused it, 504 where time ran out, 502 where there was no
+// connection or it broke. What the error says in detail (addresses, for one) is for the log, not for clients.
+func (x *exchange) problem(err error) (p cortexhttp.Problem, kind string) {
+	if r := x.report.Rejection; r != nil {
+		p = cortexhttp.RejectionProblem(r)
+		p.Attempts = x.report.Attempts
+		if r.Reason == cortex.ReasonShed {
+			return p, "http_request_denied"
+		}
+		return p, "destination_unavailable"
+	}
+	p = cortexhttp.Problem{Status: http.StatusBadGateway, Attempts: x.report.Attempts}
 	if x.report.Reason != cortex.ReasonNone {
 		p.Reason = x.report.Reason.String()
 	}
 	switch {
+	case x.upload.tooLong():
+		p.Status, p.Detail, kind = http.StatusRequestEntityTooLarge, "The body of the request is longer than the gateway takes.", "http_request_error"
+		x.w.Header().Set("Connection", "close")
 	case x.upload.failed():
-		p.Status, p.Detail = http.StatusBadRequest, "The body of the request broke off, or is malformed."
+		p.Status, p.Detail, kind = http.StatusBadRequest, "The body of the request broke off, or is malformed.", "http_request_error"
+	case x.report.TimedOut && x.report.ConnectFailed:
+		p.Status, p.Detail, kind = http.StatusGatewayTimeout, "The target did not answer in time.", "connection_timeout"
 	case x.report.TimedOut:
-		p.Status, p.Detail = http.StatusGatewayTimeout, "The target did not answer in time."
+		p.Status, p.Detail, kind = http.StatusGatewayTimeout, "The target did not answer in time.", "http_response_timeout"
 	case errors.Is(err, context.DeadlineExceeded):
-		p.Status, p.Detail = http.StatusGatewayTimeout, "The time that the caller gave ran out."
+		p.Status, p.Detail, kind = http.StatusGatewayTimeout, "The time that the caller gave ran out.", "http_response_timeout"
 	case x.report.ConnectFailed:
-		p.Detail = "There is no connection to the target."
+		p.Detail, kind = "There is no connection to the target.", "connection_refused"
 	default:
-		p.Detail = "The connection to the target broke."
+		p.Detail, kind = "The connection to the target broke.", "connection_terminated"
 	}
-	return p
+	return p, kind
+}
+
+// proxyStatus says in the words of RFC 9209 what became of the request here, after what proxies nearer to the target said. An
+// empty kind, a status of 0 and empty details are left out.
+func (x *exchange) proxyStatus(h http.Header, kind string, received int, details string) {
+	v := x.state.name
+	if kind != "" {
+		v += "; error=" + kind
+	}
+	if received > 0 {
+		v += "; received-status=" + attemptsValue(received)[0]
+	}
+	if details != "" {
+		v += `; details="` + details + `"`
+	}
+	h["Proxy-Status"] = append(h["Proxy-Status"], v)
 }
 
 // triedAgain reports whether the layer above is likely to try this failed call again. It then needs to see the failure: of a
@@ -164,44 +161,13 @@ func (x *exchange) triedAgain() bool {
 
 func (x *exchange) fellBack(a fallback.Result[*stored]) {
 	if a.Source == fallback.FromCache {
+		x.fallbackKind = "cache"
 		x.target.traffic.cacheFallbacks.Add(1)
 	} else {
+		x.fallbackKind = "static"
 		x.target.traffic.staticFallbacks.Add(1)
 	}
 }
 
-// tell writes what the client is to know of the gateway into the header of an answer. x.report is that of the whole call.
-func (x *exchange) tell(h http.Header, substituted bool) {
-	h[cortexhttp.HeaderAttempts] = attemptsValue(x.report.Attempts)
-	switch x.report.Reason {
-	case cortex.ReasonNone:
-	case cortex.ReasonNotRetryable, cortex.ReasonRetriedAbove, cortex.ReasonDoNotRetry:
-		// Nothing was refused here and no retries ran out. Where a gateway below says why, that is the reason.
-		if len(h[cortexhttp.HeaderReason]) == 0 {
-			h[cortexhttp.HeaderReason] = []string{x.report.Reason.String()}
-		}
-	default:
-		h[cortexhttp.HeaderReason] = []string{x.report.Reason.String()}
-		if !substituted && (x.report.Attempts > 1 || x.report.Reason == cortex.ReasonBudget) {
-			h[cortexhttp.HeaderRetry] = []string{"no"}
-		}
-	}
-	if x.trusted {
-		h[cortexhttp.HeaderPressure] = x.target.pressureHeader(x.arrived)
-	}
-}
-
-// small are the values of HeaderAttempts that nearly all answers have; they are shared, so that they cost nothing.
-var small = func() (s [8][]string) {
-	for i := range s {
-		s[i] = []string{strconv.Itoa(i)}
-	}
-	return s
-}()
-
-func attemptsValue(n int) []string {
-	if n >= 0 && n < len(small) {
-		return small[n]
-	}
-	return []string{strconv.Itoa(n)}
-}
+// since is how long the exchange has taken so far.
+func (x *exchange) since() time.Duration { return x.gateway.now() - x.arrived }

@@ -19,9 +19,12 @@ import (
 // maxStored bounds the body of an answer that is kept as the last good one, in bytes.
 const maxStored = 1 << 20
 
+// cache keeps last good answers.
+type cache = fallback.Cache[*stored]
+
 // ladder is what a route answers in the target's stead: the last good answer, else the static one, else nothing.
 type ladder struct {
-	cache  *fallback.Cache[*stored] // nil = none
+	cache  *cache // nil = none
 	maxAge time.Duration
 	static *stored // nil = none
 }
@@ -34,7 +37,9 @@ type stored struct {
 	public bool // may also be served to a request with credentials
 }
 
-func newLadder(c config.Fallback, now func() time.Duration) (ladder, error) {
+// newLadder makes the ladder of a route. before is the same route in the configuration before, or nil: what it has kept stays, as long
+// as the bounds of the cache do.
+func (g *Gateway) newLadder(c config.Fallback, before *route) (ladder, error) {
 	var l ladder
 	if s := c.Static; s != nil {
 		h := http.Header{}
@@ -44,16 +49,21 @@ func newLadder(c config.Fallback, now func() time.Duration) (ladder, error) {
 		h.Set("Cache-Control", "no-store") // it says nothing that holds for longer than the trouble does
 		l.static = &stored{status: s.Status, header: h, body: []byte(s.Body)}
 	}
-	if k := c.Cache; k != nil {
-		var err error
-		l.maxAge = k.MaxAge
-		l.cache, err = fallback.NewCache(fallback.CacheConfig[*stored]{MaxEntries: k.MaxEntries, MaxBytes: k.MaxBytes,
-			Size: (*stored).size, Now: now})
-		if err != nil {
-			return ladder{}, err
+	k := c.Cache
+	if k == nil {
+		return l, nil
+	}
+	l.maxAge = k.MaxAge
+	if before != nil && before.fallback.cache != nil {
+		if old := before.config.Fallback.Cache; old.MaxEntries == k.MaxEntries && old.MaxBytes == k.MaxBytes {
+			l.cache = before.fallback.cache
+			return l, nil
 		}
 	}
-	return l, nil
+	var err error
+	l.cache, err = fallback.NewCache(fallback.CacheConfig[*stored]{MaxEntries: k.MaxEntries, MaxBytes: k.MaxBytes,
+		Size: (*stored).size, Memory: g.memory, Now: g.options.Now})
+	return l, err
 }
 
 // size is about what an answer takes in memory.
@@ -173,11 +183,9 @@ func (l *ladder) put(key string, h http.Header, body []byte, public bool) {
 		}
 	}
 	delete(h, "Content-Length")
+	delete(h, headerRequestID)
 	l.cache.Put(key, &stored{status: http.StatusOK, header: h, body: slices.Clip(body), public: public})
 }
-
-// own reports whether a response header is one that the gateway sets itself. key is in canonical form.
-func own(key string) bool { return strings.HasPrefix(key, "Cortex-") }
 
 // fill sets h to the header of a fallback.
 func fill(h http.Header, a fallback.Result[*stored]) {

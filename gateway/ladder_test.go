@@ -11,11 +11,13 @@ import (
 	"time"
 
 	"github.com/seed-a29ca62a/cortex/config"
+	"github.com/seed-a29ca62a/cortex/quota"
 )
 
 func cacheLadder(t *testing.T, c config.Cache, now func() time.Duration) ladder {
 	t.Helper()
-	l, err := newLadder(config.Fallback{Cache: &c}, now)
+	g := &Gateway{options: Options{Now: now}, memory: quota.New(1 << 30)}
+	l, err := g.newLadder(config.Fallback{Cache: &c}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +173,7 @@ func TestLastGoodAnswerIsServedWithinItsAge(t *testing.T) {
 		if a := w.get(c, "http://gateway.test:80/b?me"); a.status != 500 {
 			t.Errorf("older than a minute: %+v", a)
 		}
-		if tr := g.Targets()[0].trafficNow(); tr.CacheFallbacks != 2 || tr.CacheEntries != 1 || tr.CacheBytes < 13 || tr.Answers[5] != 4 {
+		if tr := g.trafficOf(g.Targets()[0]); tr.CacheFallbacks != 2 || tr.CacheEntries != 1 || tr.CacheBytes < 13 || tr.Answers[5] != 4 {
 			t.Errorf("%+v", tr)
 		}
 		if s := g.Targets()[0].Engine.Stats(); s.Successes != 1 {
@@ -268,7 +270,7 @@ func TestLongAnswersPassWithoutBeingStored(t *testing.T) {
 		if a := w.get(w.client(stranger), "http://gateway.test:80/"); len(a.body) != (maxStored/1000+1)*1000 {
 			t.Errorf("%d bytes, %v", len(a.body), a.err)
 		}
-		if tr := g.Targets()[0].trafficNow(); tr.CacheEntries != 0 {
+		if tr := g.trafficOf(g.Targets()[0]); tr.CacheEntries != 0 {
 			t.Errorf("%+v", tr)
 		}
 	})

@@ -5,15 +5,19 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/seed-a29ca62a/cortex/config"
 )
 
 // route is what the table finds for a request.
 type route struct {
+	config   *config.Route
 	path     string
 	target   *Target
 	methods  []string // none = every method
 	priority priorityRule
 	fallback ladder
+	shadow   bool
 }
 
 func (r *route) takes(method string) bool {

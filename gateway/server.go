@@ -71,11 +71,14 @@ func Listen(f *config.File, o Options) (*Server, error) {
 
 // newServer makes a server on ports that are open.
 func newServer(f *config.File, o Options, frontPort, adminPort net.Listener) (*Server, error) {
-	secrets, err := newSecrets(f)
+	limits, err := limitsOf(f)
 	if err != nil {
 		return nil, err
 	}
-	limits, err := limitsOf(f)
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	secrets, err := newSecrets(f, o.Logger)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +87,7 @@ func newServer(f *config.File, o Options, frontPort, adminPort net.Listener) (*S
 		return nil, err
 	}
 	ctx, cut := context.WithCancel(context.Background())
-	s := &Server{gateway: g, options: o, log: g.logger, frontPort: frontPort, adminPort: adminPort, secrets: secrets, cut: cut,
+	s := &Server{gateway: g, options: o, log: o.Logger, frontPort: frontPort, adminPort: adminPort, secrets: secrets, cut: cut,
 		drained: make(chan struct{})}
 	s.reloads.Store(new(admin.Reloads))
 	faults := log.New(faultWriter{s.log}, "", 0)
@@ -354,4 +357,3 @@ func (s *Server) status() admin.Server {
 	}
 	return a
 }
-

@@ -22,7 +22,7 @@ func (w *world) server(yaml string) (s *Server, stop context.CancelFunc, done <-
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	s, err = newServer(f, Options{Dial: w.dialFrom("gateway.test")}, w.listen("gateway.test:80"), w.listen("admin.test:80"))
+	s, err = newServer(f, Options{Dial: w.dialFrom("gateway.test"), Lookup: noAddress}, w.listen("gateway.test:80"), w.listen("admin.test:80"))
 	if err != nil {
 		w.t.Fatal(err)
 	}

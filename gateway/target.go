@@ -1,152 +1,253 @@
 package gateway
 
 import (
+	"context"
+	"fmt"
 	"log/slog"
-	"net"
+	"math"
 	"net/http"
 	"net/http/httputil"
-	"net/url"
-	"sync"
+	"reflect"
 	"sync/atomic"
 	"time"
 
 	"github.com/seed-a29ca62a/cortex"
+	"github.com/seed-a29ca62a/cortex/admin"
+	"github.com/seed-a29ca62a/cortex/balance"
 	"github.com/seed-a29ca62a/cortex/config"
 	"github.com/seed-a29ca62a/cortex/cortexhttp"
-	"github.com/seed-a29ca62a/cortex/fallback"
 )
 
 // A Target is one guarded downstream of a gateway.
 type Target struct {
-	Name      string
-	Engine    *cortex.Engine
-	Endpoints []string // URLs
+	Name   string
+	Engine *cortex.Engine
 
-	endpoints []*url.URL
-	turn      atomic.Uint32
-	base      *http.Transport
-	proxy     *httputil.ReverseProxy
-	unguarded *httputil.ReverseProxy // for health checks
-	caches    []*fallback.Cache[*stored]
-	traffic   traffic
-	view      view
+	config  *config.Target
+	pool    *balance.Pool
+	base    *bases
+	logger  *slog.Logger
+	guarded *cortexhttp.Transport
+	traffic *traffic
+	view    view
+
+	checks  atomic.Int64 // health checks that pass unguarded
+	calls   atomic.Int64 // of clients, under way
+	retired atomic.Bool  // no new calls come
 }
 
-func newTarget(c *config.Target, g *Gateway, o Options) (*Target, error) {
-	ec := c.Engine
-	ec.Name, ec.Logger, ec.Now = c.Name, g.log, o.Now
-	e, err := cortex.New(ec)
-	if err != nil {
+// newTarget makes the target of a configuration, or returns the one of that name before if it is the same. Nothing of it works before
+// start.
+func (g *Gateway) newTarget(c *config.Target, before *Target) (*Target, error) {
+	if before != nil && reflect.DeepEqual(before.config, c) {
+		return before, before.base.reload()
+	}
+	t := &Target{Name: c.Name, config: c, traffic: new(traffic), logger: g.logger}
+	if before != nil {
+		t.traffic = before.traffic
+	}
+	if before != nil && reflect.DeepEqual(before.config.Engine, c.Engine) {
+		t.Engine = before.Engine
+	} else {
+		ec := c.Engine
+		ec.Name, ec.Logger, ec.Now = c.Name, g.logger, g.options.Now
+		var err error
+		if t.Engine, err = cortex.New(ec); err != nil {
+			return nil, err
+		}
+		if before != nil { // what an operator has ordered holds until it is taken back
+			t.Engine.Force(before.Engine.Pressure().Forcing)
+		}
+	}
+	var err error
+	if t.base, err = newBases(c, g.options.Dial); err != nil {
 		return nil, err
 	}
-	t := &Target{Name: c.Name, Engine: e, base: newBase(c.Transport, o)}
-	for _, e := range c.Endpoints {
-		t.endpoints = append(t.endpoints, e.URL)
-		t.Endpoints = append(t.Endpoints, e.URL.String())
+	if t.pool, err = t.newPool(g); err != nil {
+		return nil, err
 	}
-	tc := cortexhttp.TransportConfig{Engine: e, Base: t.base, Priority: priorityOf, Report: reportOf, Prepare: t.prepare,
-		OwnsRequest: true, MaxReplayBytes: c.ReplayLimit}
+	tc := cortexhttp.TransportConfig{Engine: t.Engine, Base: t.base, Priority: priorityOf, Report: reportOf, Prepare: prepare,
+		OnAttempt: attempted, OwnsRequest: true, MaxReplayBytes: c.ReplayLimit, Memory: g.memory, Shadow: inShadow}
 	if c.ReplayLimit == 0 {
 		tc.MaxReplayBytes = -1
 	}
 	if c.NonIdempotent {
 		tc.RetryNonIdempotent = func(*http.Request) bool { return true }
 	}
-	guarded, err := cortexhttp.NewTransport(tc)
-	if err != nil {
+	if t.guarded, err = cortexhttp.NewTransport(tc); err != nil {
 		return nil, err
 	}
-	// What goes wrong with single calls is counted. At the level at which one looks for it, it is told too.
-	faults := slog.NewLogLogger(g.log.Handler(), slog.LevelDebug)
-	t.proxy = &httputil.ReverseProxy{Transport: guarded, Rewrite: rewrite, ModifyResponse: passOn, ErrorHandler: failed,
-		BufferPool: buffers{}, ErrorLog: faults}
-	t.unguarded = &httputil.ReverseProxy{Transport: t.base, BufferPool: buffers{}, ErrorLog: faults,
-		Rewrite: func(p *httputil.ProxyRequest) {
-			forward(p, false)
-			direct(p.Out, t.endpoints[t.next()])
-		},
-		ErrorHandler: func(w http.ResponseWriter, r *http.Request, _ error) {
-			problem(w, r, http.StatusBadGateway, "The target does not answer health checks.")
-		}}
 	return t, nil
 }
 
-func newBase(c config.Transport, o Options) *http.Transport {
-	dial := o.Dial
-	if dial == nil {
-		dial = (&net.Dialer{Timeout: c.DialTimeout}).DialContext
+func (t *Target) newPool(g *Gateway) (*balance.Pool, error) {
+	b := t.config.Balance
+	c := balance.Config{
+		SlowStart: b.SlowStart, Resolve: b.Resolve, Lookup: g.options.Lookup, Now: g.options.Now,
+		Rand:  func() float64 { return float64(g.random()>>11) / (1 << 53) },
+		Eject: balance.Eject(b.Eject), OnEvent: t.happened,
 	}
-	return &http.Transport{ // no proxy of the environment: a gateway goes where its configuration says
-		DialContext:           dial,
-		ForceAttemptHTTP2:     true, // to https endpoints that offer it
-		DisableCompression:    true, // answers pass as they are
-		MaxIdleConnsPerHost:   c.MaxIdlePerHost,
-		IdleConnTimeout:       c.IdleTimeout,
-		TLSHandshakeTimeout:   c.DialTimeout,
-		ExpectContinueTimeout: time.Second,
+	for _, e := range t.config.Endpoints {
+		c.Endpoints = append(c.Endpoints, balance.Endpoint{URL: e.URL, Weight: e.Weight})
+	}
+	if k := b.Check; k != nil {
+		c.Check = &balance.Check{Interval: k.Interval, Timeout: k.Timeout, Healthy: k.Healthy, Unhealthy: k.Unhealthy}
+		c.Probe = t.probe
+	}
+	return balance.New(c)
+}
+
+// probe is an active check of an endpoint.
+func (t *Target) probe(ctx context.Context, m *balance.Member) error {
+	x := &exchange{Context: ctx, target: t, member: m}
+	r, err := http.NewRequestWithContext(x, http.MethodGet, "http://endpoint"+t.config.Balance.Check.Path, nil)
+	if err != nil {
+		return err
+	}
+	u := *m.URL()
+	r.URL.Scheme, r.URL.Host = u.Scheme, u.Host
+	r.Host = m.Endpoint().Host
+	r.Header["User-Agent"] = []string{"cortex-check"}
+	res, err := t.base.RoundTrip(r)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode < 200 || res.StatusCode > 399 {
+		return fmt.Errorf("status %d", res.StatusCode)
+	}
+	return nil
+}
+
+// start begins the work behind the target.
+func (t *Target) start() { t.pool.Start(context.Background()) }
+
+// hold and release stand around a call of a client.
+func (t *Target) hold() { t.calls.Add(1) }
+
+func (t *Target) release() {
+	if t.calls.Add(-1) == 0 && t.retired.Load() {
+		t.base.CloseIdleConnections() // that the last call has left
 	}
 }
 
-// next is the endpoint whose turn it is.
-func (t *Target) next() uint32 {
-	if len(t.endpoints) == 1 {
-		return 0
-	}
-	return t.turn.Add(1) % uint32(len(t.endpoints))
+// retire ends the work behind the target. Calls under way go on; the connections that they leave are closed after the last of them.
+func (t *Target) retire() {
+	t.retired.Store(true)
+	t.pool.Close()
+	t.base.CloseIdleConnections()
 }
 
-// prepare sends an attempt to an endpoint: the first of a call to the one whose turn it is, every retry to the one after the
-// endpoint that has just failed.
-func (t *Target) prepare(r *http.Request, attempt int) (*http.Request, error) {
-	x := exchangeOf(r.Context())
-	if attempt == 0 {
-		x.endpoint = t.next()
-	} else {
-		x.endpoint = (x.endpoint + 1) % uint32(len(t.endpoints))
-	}
-	direct(r, t.endpoints[x.endpoint])
+// prepare sends an attempt to an endpoint.
+func prepare(r *http.Request, _ int) (*http.Request, error) {
+	direct(r, exchangeOf(r.Context()).begin())
 	return r, nil
 }
 
+// attempted is told how it went.
+func attempted(a cortexhttp.AttemptResult) {
+	if a.Request == nil {
+		return
+	}
+	exchangeOf(a.Request.Context()).done(a.Outcome, a.Latency)
+}
+
 // direct points a request at an endpoint, below its base path.
-func direct(r *http.Request, endpoint *url.URL) {
-	if endpoint.Path == "" || endpoint.Path == "/" {
-		r.URL.Scheme, r.URL.Host = endpoint.Scheme, endpoint.Host
+func direct(r *http.Request, m *balance.Member) {
+	u := m.URL()
+	if u.Path == "" || u.Path == "/" {
+		r.URL.Scheme, r.URL.Host = u.Scheme, u.Host
 	} else {
 		host := r.Host
 		p := httputil.ProxyRequest{Out: r}
-		p.SetURL(endpoint)
+		p.SetURL(u)
 		r.Host = host
 	}
-	if endpoint.Scheme == "https" {
-		r.Host = ""
+	switch u.Scheme {
+	case "h2c": // for the transport it is http
+		r.URL.Scheme = "http"
+	case "https":
+		r.Host = m.Endpoint().Host
 	}
 }
 
-// buffers is the pool of buffers that answers are copied through.
-type buffers struct{}
+// endpoints are the URLs that the configuration gives.
+func (t *Target) endpoints() []string {
+	urls := make([]string, len(t.config.Endpoints))
+	for i, e := range t.config.Endpoints {
+		urls[i] = e.URL.String()
+	}
+	return urls
+}
 
-const bufferSize = 32 << 10
-
-var pool = sync.Pool{New: func() any { return new([bufferSize]byte) }}
-
-func (buffers) Get() []byte  { return pool.Get().(*[bufferSize]byte)[:] }
-func (buffers) Put(b []byte) { pool.Put((*[bufferSize]byte)(b)) }
-
-// view is the target's pressure as told to trusted peers. It is made anew a few times a second and not for every answer.
+// view is the target's pressure as told to trusted peers and in the access log. It is made anew a few times a second and not for
+// every answer.
 type view struct {
 	due   atomic.Int64
-	value atomic.Pointer[[]string]
+	value atomic.Pointer[seen]
+}
+
+type seen struct {
+	header []string
+	cps    float64
 }
 
 const viewAge = 100 * time.Millisecond
 
-func (t *Target) pressureHeader(now time.Duration) []string {
+func (t *Target) seen(now time.Duration) *seen {
 	due := t.view.due.Load()
 	v := t.view.value.Load()
 	if v == nil || int64(now) >= due && t.view.due.CompareAndSwap(due, int64(now+viewAge)) {
-		v = &[]string{cortexhttp.FormatPressure(t.Engine.Pressure())}
+		p := t.Engine.Pressure()
+		v = &seen{[]string{cortexhttp.FormatPressure(p)}, p.CPS}
 		t.view.value.Store(v)
 	}
-	return *v
+	return v
+}
+
+func (t *Target) pressureHeader(now time.Duration) []string { return t.seen(now).header }
+
+func (t *Target) cps(now time.Duration) float64 { return t.seen(now).cps }
+
+// members are the target's endpoints as they are, for the admin port.
+func (t *Target) members() []admin.Endpoint {
+	all := t.pool.Snapshot()
+	es := make([]admin.Endpoint, len(all))
+	for i, m := range all {
+		e := admin.Endpoint{URL: m.Endpoint.String(), Weight: int(math.Round(m.Weight)), InFlight: m.InFlight, Attempts: m.Attempts(),
+			Failures: m.Failed + m.TimedOut, Ejections: m.Ejections}
+		if m.URL.Host != m.Endpoint.Host {
+			e.Address = m.URL.Host
+		}
+		switch {
+		case m.State == balance.OutEjected:
+			e.State = admin.EndpointEjected
+		case m.State == balance.OutOfChecks:
+			e.State = admin.EndpointCheckedOut
+		case m.Share < 1:
+			e.State = admin.EndpointSlow
+		}
+		es[i] = e
+	}
+	return es
+}
+
+// happened tells the log of what changes among the endpoints.
+func (t *Target) happened(e balance.Event) {
+	attrs := []any{"target", t.Name}
+	level := slog.LevelInfo
+	if e.Member != nil {
+		attrs = append(attrs, "endpoint", e.Member.Endpoint().String(), "address", e.Member.URL().Host)
+	} else {
+		attrs = append(attrs, "endpoint", e.Endpoint.String())
+	}
+	switch e.Kind {
+	case balance.Ejected:
+		level, attrs = slog.LevelWarn, append(attrs, "for", e.For)
+	case balance.CheckedOut, balance.LookupFailed:
+		level, attrs = slog.LevelWarn, append(attrs, "error", e.Err)
+	case balance.Removed:
+		t.base.CloseIdleConnections() // nobody will ask for those to it; the others are made again
+	}
+	t.logger.Log(context.Background(), level, "endpoint "+e.Kind.String(), attrs...)
 }

@@ -6,7 +6,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/seed-a29ca62a/cortex"
 	"github.com/seed-a29ca62a/cortex/admin"
+	"github.com/seed-a29ca62a/cortex/cortexhttp"
 )
 
 // traffic counts what a target's clients got.
@@ -19,6 +21,27 @@ type traffic struct {
 	replaysSkipped  [5]atomic.Uint64 // by cortexhttp.ReplaySkip; the first is of calls where none was
 	durations       [len(admin.DurationBounds) + 1]atomic.Uint64
 	durationSum     atomic.Int64 // ns
+	shadow          struct {
+		calls, retried, cut atomic.Uint64
+		refused             [cortex.ReasonCancelled + 1]atomic.Uint64
+	}
+}
+
+// watched counts what would have been done with a call in shadow mode.
+func (t *traffic) watched(r *cortexhttp.Report) {
+	if !r.Shadow {
+		return
+	}
+	t.shadow.calls.Add(1)
+	if rej := r.WouldRefuse; rej != nil && int(rej.Reason) < len(t.shadow.refused) {
+		t.shadow.refused[rej.Reason].Add(1)
+	}
+	if r.WouldRetry {
+		t.shadow.retried.Add(1)
+	}
+	if r.WouldCut {
+		t.shadow.cut.Add(1)
+	}
 }
 
 func (t *traffic) observe(d time.Duration) {
@@ -30,8 +53,8 @@ func (t *traffic) observe(d time.Duration) {
 	t.durationSum.Add(int64(max(d, 0)))
 }
 
-// trafficNow is the traffic so far, for the admin port.
-func (t *Target) trafficNow() admin.Traffic {
+// trafficOf is a target's traffic so far, for the admin port.
+func (g *Gateway) trafficOf(t *Target) admin.Traffic {
 	a := admin.Traffic{
 		CacheFallbacks:  t.traffic.cacheFallbacks.Load(),
 		StaticFallbacks: t.traffic.staticFallbacks.Load(),
@@ -48,10 +71,11 @@ func (t *Target) trafficNow() admin.Traffic {
 		a.Durations.Counts[i] = t.traffic.durations[i].Load()
 	}
 	a.Durations.Sum = time.Duration(t.traffic.durationSum.Load())
-	for _, c := range t.caches {
-		a.CacheEntries += c.Len()
-		a.CacheBytes += c.Bytes()
+	a.Shadow = admin.Shadow{Calls: t.traffic.shadow.calls.Load(), Retried: t.traffic.shadow.retried.Load(), Cut: t.traffic.shadow.cut.Load()}
+	for i := range a.Shadow.Refused {
+		a.Shadow.Refused[i] = t.traffic.shadow.refused[i].Load()
 	}
+	a.CacheEntries, a.CacheBytes = g.state.Load().cached(t)
 	return a
 }
 

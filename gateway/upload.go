@@ -5,34 +5,53 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"time"
 )
 
 // upload is the body of a client's request. Its errors are the client's fault, which the error of the transport does not
-// tell; and net/http's transport waits for a body without end, so that here is where a client that sends no more of one is
-// found out. Of requests without a body it is nil, whose methods do nothing.
+// tell; and transports wait for a body without end, so that here is where a client that sends no more of one, or too
+// little of it, or too much, is found out. Of requests without a body it is nil, whose methods do nothing.
 type upload struct {
 	io.ReadCloser
 	conn     *http.ResponseController
-	patience time.Duration // 0 = without end
+	patience time.Duration // without a byte; 0 = without end
+	rate     int64         // bytes a second of waiting that have to come on average, beside patience; 0 = any
+	limit    int64         // bytes; 0 = any number
+	streams  bool          // HTTP/2: the body is a stream of its own, whose silence holds nothing but itself
 
 	mu      sync.Mutex
 	reading bool
 	due     time.Time // when the patience is over
-	expired bool      // while the body was read
-	broken  bool      // it gave an error
-	over    bool      // the connection's deadline is net/http's again
+	read    int64
+	waited  time.Duration // for what was read
+	expired bool          // while the body was read
+	broken  bool          // it gave an error
+	long    bool          // it was longer than limit
+	over    bool          // the connection's deadline is net/http's again
 }
 
-// newUpload bounds how long the server waits for the body of r: also where the handler does not read it, as the server then does.
-func (g *Gateway) newUpload(w http.ResponseWriter, r *http.Request) *upload {
+// errTooLong is the error of reading a body that is longer than the gateway takes.
+var errTooLong = errors.New("gateway: the request's body is longer than server.max_body_bytes")
+
+// newUpload bounds how long the server waits for the body of r, and how much of it there may be: also where the handler does
+// not read it, as the server then does. What a gRPC client streams may be silent, and is bounded message by message at the target.
+func (s *state) newUpload(w http.ResponseWriter, r *http.Request) *upload {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil
 	}
-	u := &upload{ReadCloser: r.Body, conn: http.NewResponseController(w), patience: g.patience}
+	u := &upload{ReadCloser: r.Body, conn: http.NewResponseController(w), streams: r.ProtoMajor >= 2}
+	if !u.streams || !isGRPC(r.Header) {
+		u.patience, u.rate, u.limit = s.server.BodyTimeout, s.server.MinBodyRate, s.server.MaxBodyBytes
+	}
 	u.renew()
 	return u
+}
+
+func isGRPC(h http.Header) bool {
+	v := h["Content-Type"]
+	return len(v) == 1 && strings.HasPrefix(v[0], "application/grpc")
 }
 
 // renew gives the client the whole time anew.
@@ -42,16 +61,41 @@ func (u *upload) renew() {
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.extend()
+	u.extend(time.Now())
+}
+
+// answered says that the target's answer has begun: a client may want to read some of it before it says more. Over HTTP/1 that
+// client holds a connection of the target; over HTTP/2 it holds a stream of its own connection.
+func (u *upload) answered() {
+	if u == nil {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.streams && !u.over && !u.expired && u.patience > 0 {
+		u.patience, u.rate = 0, 0
+		u.conn.SetReadDeadline(time.Time{})
+		return
+	}
+	u.extend(time.Now())
 }
 
 // extend is renew with u.mu held.
-func (u *upload) extend() {
+func (u *upload) extend(now time.Time) {
 	if u.over || u.expired || u.patience <= 0 {
 		return
 	}
-	u.due = time.Now().Add(u.patience)
+	left := u.patience
+	if u.rate > 0 {
+		left = min(left, u.allowed()-u.waited)
+	}
+	u.due = now.Add(max(left, time.Millisecond))
 	u.conn.SetReadDeadline(u.due) // a writer that cannot is none of a server's
+}
+
+// allowed is for how long a body of which so much has come may have been waited for.
+func (u *upload) allowed() time.Duration {
+	return u.patience + time.Duration(float64(u.read)/float64(u.rate)*float64(time.Second))
 }
 
 func (u *upload) Read(p []byte) (int, error) {
@@ -60,13 +104,22 @@ func (u *upload) Read(p []byte) (int, error) {
 		u.mu.Unlock()
 		return u.ReadCloser.Read(p)
 	}
-	u.extend()
+	began := time.Now()
+	u.extend(began)
 	u.reading = true
 	u.mu.Unlock()
 	n, err := u.ReadCloser.Read(p)
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.reading = false
+	if u.rate > 0 {
+		u.waited += time.Since(began)
+	}
+	u.read += int64(n)
+	if u.limit > 0 && u.read > u.limit {
+		u.broken, u.long = true, true
+		return int(max(int64(n)-(u.read-u.limit), 0)), errTooLong
+	}
 	switch {
 	case err == nil || err == http.ErrBodyReadAfterClose:
 	case err == io.EOF:
@@ -89,7 +142,7 @@ func (u *upload) end() {
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.extend()
+	u.extend(time.Now())
 	u.over = true
 }
 
@@ -113,3 +166,26 @@ func (u *upload) failed() bool {
 	defer u.mu.Unlock()
 	return u.broken
 }
+
+// tooLong reports whether there was more of it than the gateway takes.
+func (u *upload) tooLong() bool {
+	if u == nil {
+		return false
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.long
+}
+
+// bytes is how much of it has come.
+func (u *upload) bytes() int64 {
+	if u == nil {
+		return 0
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.read
+}
+
+// limited reports whether there is a bound on how much of it there may be.
+func (u *upload) limited() bool { return u != nil && u.limit > 0 }

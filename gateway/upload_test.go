@@ -92,7 +92,7 @@ func TestSlowUploadAndItsConnectionLive(t *testing.T) {
 			time.Sleep(20 * time.Second) // virtual
 			io.WriteString(w, "whole")
 		}))
-		w.gateway("server: {body_timeout: 7s}\n" + one("timeout: {enabled: false}", ""))
+		w.gateway("server: {body_timeout: 7s, min_body_rate: 0B}\n" + one("timeout: {enabled: false}", ""))
 		c, br := w.raw("")
 		for range 2 {
 			for _, part := range []string{"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\n", "a", "b", "c", "d"} {

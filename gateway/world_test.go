@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -165,13 +166,18 @@ func (w *world) gatewayAt(addr, yaml string) *Gateway {
 		w.t.Fatal(err)
 	}
 	host, _, _ := net.SplitHostPort(addr)
-	g, err := New(f, Options{Dial: w.dialFrom(host)})
+	g, err := New(f, Options{Dial: w.dialFrom(host), Lookup: noAddress})
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(g.Close) // after the server, which is closed first
 	w.serve(addr, g)
 	return g
+}
+
+// noAddress is the lookup of a world whose hosts are known by their names alone.
+func noAddress(_ context.Context, host string) ([]netip.Addr, error) {
+	return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
 }
 
 // trusted and stranger are the addresses of two clients.

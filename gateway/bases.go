@@ -1,0 +1,166 @@
+package gateway
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/url"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed-a29ca62a/cortex/config"
+	"github.com/seed-a29ca62a/cortex/h1"
+	"github.com/seed-a29ca62a/cortex/tlsfile"
+)
+
+// bases are the transports that make a target's attempts: one of our own for HTTP/1.1 without TLS, the standard library's for
+// all else. Each https endpoint has its own, because the name that its certificate must be for goes with the transport.
+type bases struct {
+	plain  *h1.Transport        // for http endpoints; nil = there are none
+	h2c    *http.Transport      // for h2c endpoints; nil = there are none
+	secure map[*url.URL]*secure // by endpoint
+
+	// The standard transport knows no age of connections: all that are idle are closed once in that time.
+	maxAge time.Duration
+	purged atomic.Int64 // when, since origin
+}
+
+type secure struct {
+	*http.Transport
+	files *tlsfile.Client
+}
+
+type dialer = func(ctx context.Context, network, address string) (net.Conn, error)
+
+// newBases makes the transports of a target. dial makes its connections; nil: TCP.
+func newBases(c *config.Target, dial dialer) (*bases, error) {
+	if dial == nil {
+		dial = (&net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 10 * time.Second, Count: 3}}).DialContext
+	}
+	t := c.Transport
+	b := &bases{maxAge: t.MaxAge}
+	b.purged.Store(int64(monotonic()))
+	for _, e := range c.Endpoints {
+		switch e.URL.Scheme {
+		case "h2c":
+			if b.h2c == nil {
+				b.h2c = newStandard(t, dial)
+				b.h2c.Protocols = new(http.Protocols)
+				b.h2c.Protocols.SetUnencryptedHTTP2(true)
+			}
+		case "https":
+			f := tlsfile.ClientFiles{CA: t.TLS.CA, Cert: t.TLS.Cert, Key: t.TLS.Key, ServerName: t.TLS.ServerName, ALPN: []string{"h2", "http/1.1"}}
+			if f.ServerName == "" {
+				f.ServerName = e.URL.Hostname() // also where it is reached by an address that was looked up
+			}
+			files, err := tlsfile.LoadClient(f)
+			if err != nil {
+				return nil, err
+			}
+			s := newStandard(t, dial)
+			s.DialTLSContext = within(t.DialTimeout, files.DialTLS(dial))
+			if b.secure == nil {
+				b.secure = make(map[*url.URL]*secure)
+			}
+			b.secure[e.URL] = &secure{s, files}
+		default:
+			if b.plain != nil {
+				continue
+			}
+			var err error
+			b.plain, err = h1.New(h1.Config{Dial: dial, DialTimeout: t.DialTimeout, MaxIdlePerHost: t.MaxIdlePerHost, IdleTimeout: t.IdleTimeout,
+				MaxAge: orNever(t.MaxAge), ExpectContinueTimeout: time.Second})
+			if err != nil {
+				return nil, err
+			}
+		}
+	}
+	return b, nil
+}
+
+// orNever is a time in the words of package h1, where 0 is the default.
+func orNever(d time.Duration) time.Duration {
+	if d == 0 {
+		return -1
+	}
+	return d
+}
+
+func newStandard(c config.Transport, dial dialer) *http.Transport {
+	return &http.Transport{ // no proxy of the environment: a gateway goes where its configuration says
+		DialContext:           within(c.DialTimeout, dial),
+		ForceAttemptHTTP2:     true, // to https endpoints that offer it
+		DisableCompression:    true, // answers pass as they are
+		MaxIdleConnsPerHost:   c.MaxIdlePerHost,
+		IdleConnTimeout:       c.IdleTimeout,
+		ExpectContinueTimeout: time.Second,
+		// A connection to an endpoint that is gone without a word is found out by a PING.
+		HTTP2: &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 5 * time.Second},
+	}
+}
+
+// within bounds how long a connection may take.
+func within(d time.Duration, dial dialer) dialer {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, d)
+		defer cancel()
+		return dial(ctx, network, address)
+	}
+}
+
+// RoundTrip sends a request to the endpoint of its exchange.
+func (b *bases) RoundTrip(r *http.Request) (*http.Response, error) {
+	switch e := exchangeOf(r.Context()).member.Endpoint(); e.Scheme {
+	case "h2c":
+		b.purge()
+		return b.h2c.RoundTrip(r)
+	case "https":
+		b.purge()
+		return b.secure[e].RoundTrip(r)
+	}
+	return b.plain.RoundTrip(r)
+}
+
+func (b *bases) purge() {
+	if b.maxAge <= 0 {
+		return
+	}
+	now, last := int64(monotonic()), b.purged.Load()
+	if time.Duration(now-last) > b.maxAge && b.purged.CompareAndSwap(last, now) {
+		b.closeStandard()
+	}
+}
+
+// HTTP1 makes it a [cortexhttp.StandardBase].
+func (b *bases) HTTP1() bool { return b.h2c == nil }
+
+// reload reads the files of certificates anew. Connections that there are stay, idle ones are closed where something has changed.
+func (b *bases) reload() error {
+	for _, s := range b.secure {
+		changed, err := s.files.Reload()
+		if err != nil {
+			return err
+		}
+		if changed {
+			s.CloseIdleConnections()
+		}
+	}
+	return nil
+}
+
+// CloseIdleConnections closes those of all transports.
+func (b *bases) CloseIdleConnections() {
+	if b.plain != nil {
+		b.plain.CloseIdleConnections()
+	}
+	b.closeStandard()
+}
+
+func (b *bases) closeStandard() {
+	if b.h2c != nil {
+		b.h2c.CloseIdleConnections()
+	}
+	for _, s := range b.secure {
+		s.CloseIdleConnections()
+	}
+}

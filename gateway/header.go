@@ -1,0 +1,298 @@
+package gateway
+
+import (
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/seed-a29ca62a/cortex"
+	"github.com/seed-a29ca62a/cortex/cortexhttp"
+)
+
+// rewrite makes the header of the request to the target of the one that came in, in place.
+func (x *exchange) rewrite(out *http.Request) {
+	h := out.Header
+	trailers := wantsTrailers(h)
+	upgrade := ""
+	if len(h["Upgrade"]) > 0 && out.ProtoMajor == 1 && out.ProtoMinor > 0 {
+		upgrade = upgradeType(h)
+	}
+	hopByHop(h)
+	if trailers { // gRPC servers insist on it
+		h["Te"] = trailersOnly
+	}
+	if upgrade != "" {
+		h["Connection"], h["Upgrade"] = upgradeOnly, []string{upgrade}
+	}
+	if !x.trusted {
+		for key := range h {
+			if private(key) {
+				delete(h, key)
+			}
+		}
+		if key := x.route.priority.header; key != "" {
+			delete(h, key)
+		}
+	}
+	if _, ok := x.Context.Deadline(); !ok { // then the transport does not overwrite what cannot be read
+		delete(h, cortexhttp.HeaderTimeout)
+	}
+	delete(h, cortexhttp.HeaderExplain)
+	if _, ok := h["User-Agent"]; !ok {
+		h["User-Agent"] = nil // none, in place of the transport's own
+	}
+	x.onBehalf(out)
+	h["Via"] = append(h["Via"], x.state.via[viaVersion(out)])
+	h[headerRequestID] = []string{x.id}
+}
+
+// viaVersion is the index into state.via of the version that a request came by.
+func viaVersion(r *http.Request) int {
+	switch {
+	case r.ProtoMajor >= 2:
+		return 2
+	case r.ProtoAtLeast(1, 1):
+		return 1
+	}
+	return 0
+}
+
+const headerRequestID = "X-Request-Id"
+
+var (
+	trailersOnly = []string{"trailers"}
+	upgradeOnly  = []string{"Upgrade"}
+)
+
+// onBehalf tells the target on whose behalf the request is made. What peers in front of this one said of that is believed if the
+// peer is trusted.
+func (x *exchange) onBehalf(out *http.Request) {
+	h := out.Header
+	client, _, err := net.SplitHostPort(out.RemoteAddr)
+	if err != nil {
+		client = "" // of a listener without addresses
+	}
+	proto := "http"
+	if out.TLS != nil {
+		proto = "https"
+	}
+	chain, element := client, forwardedElement(client, out.Host, proto)
+	if x.trusted {
+		if before := h["X-Forwarded-For"]; len(before) > 0 {
+			chain = strings.Join(before, ", ") + ", " + client
+		}
+		if before := h["Forwarded"]; len(before) > 0 {
+			element = strings.Join(before, ", ") + ", " + element
+		}
+	}
+	if client == "" && !x.trusted {
+		delete(h, "X-Forwarded-For")
+	} else if client != "" {
+		h["X-Forwarded-For"] = []string{chain}
+	}
+	h["Forwarded"] = []string{element}
+	if !x.trusted || len(h["X-Forwarded-Host"]) == 0 {
+		h["X-Forwarded-Host"] = []string{out.Host}
+	}
+	if !x.trusted || len(h["X-Forwarded-Proto"]) == 0 {
+		h["X-Forwarded-Proto"] = []string{proto}
+	}
+}
+
+// forwardedElement is what RFC 7239 makes of a hop.
+func forwardedElement(client, host, proto string) string {
+	var b strings.Builder
+	b.Grow(len(client) + len(host) + len(proto) + len(`for="[]";host="";proto=`))
+	b.WriteString("for=")
+	switch {
+	case client == "":
+		b.WriteString("unknown")
+	case strings.Contains(client, ":"): // IPv6
+		address, _, _ := strings.Cut(client, "%") // its zone means nothing elsewhere
+		b.WriteString(`"[` + address + `]"`)
+	default:
+		b.WriteString(client)
+	}
+	if host != "" && !strings.ContainsAny(host, "\"\\") { // a quoted string; net/http has checked the rest of it
+		b.WriteString(`;host="` + host + `"`)
+	}
+	b.WriteString(";proto=" + proto)
+	return b.String()
+}
+
+// hopByHop removes what a connection's two ends say to each other (RFC 9110, 7.6.1).
+func hopByHop(h http.Header) {
+	for _, line := range h["Connection"] {
+		for line != "" {
+			var name string
+			name, line, _ = strings.Cut(line, ",")
+			if name = strings.TrimSpace(name); name != "" {
+				h.Del(name)
+			}
+		}
+	}
+	for _, key := range [...]string{"Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization",
+		"Te", "Trailer", "Transfer-Encoding", "Upgrade"} {
+		delete(h, key)
+	}
+}
+
+// wantsTrailers reports whether the client says that it takes trailers.
+func wantsTrailers(h http.Header) bool { return hasToken(h["Te"], "trailers") }
+
+// upgradeType is the protocol that a header wants to change to, empty for none or one that is no list of tokens.
+func upgradeType(h http.Header) string {
+	v := h["Upgrade"]
+	if len(v) != 1 || !hasToken(h["Connection"], "upgrade") {
+		return ""
+	}
+	for i := range len(v[0]) {
+		if c := v[0][i]; c < ' ' || c > '~' {
+			return ""
+		}
+	}
+	return v[0]
+}
+
+// hasToken reports whether a comma-separated list has that element.
+func hasToken(lines []string, token string) bool {
+	for _, line := range lines {
+		for line != "" {
+			var e string
+			e, line, _ = strings.Cut(line, ",")
+			e, _, _ = strings.Cut(e, ";")
+			if strings.EqualFold(strings.TrimSpace(e), token) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// private reports whether a request header is one that guards use among themselves. From others than trusted peers they go no
+// further: the target may trust the gateway's address. HeaderAttempt stays, it can only take retries away from its sender.
+// key is in canonical form.
+func private(key string) bool {
+	return own(key) && key != cortexhttp.HeaderAttempt || key == cortexhttp.HeaderPriority
+}
+
+// own reports whether a header is one of the guards'. key is in canonical form.
+func own(key string) bool { return strings.HasPrefix(key, "Cortex-") }
+
+// maxHops bounds how many proxies a request may have come through.
+const maxHops = 32
+
+// looped reports whether a request has been here before, or has come through too many others: a route that leads back to the
+// gateway would multiply every request until something breaks.
+func (g *Gateway) looped(h http.Header) bool {
+	via := h["Via"]
+	if len(via) == 0 {
+		return false
+	}
+	hops := len(via)
+	for _, line := range via {
+		if strings.Contains(line, g.mark) {
+			return true
+		}
+		hops += strings.Count(line, ",")
+	}
+	return hops >= maxHops
+}
+
+// requestID is what a trusted peer calls the request, or a new name for it.
+func (x *exchange) requestID() string {
+	if v := x.in.Header[headerRequestID]; x.trusted && len(v) == 1 && plainID(v[0]) {
+		return v[0]
+	}
+	var b [32]byte
+	hex(b[:16], x.gateway.random())
+	hex(b[16:], x.gateway.random())
+	return string(b[:])
+}
+
+func hex(b []byte, n uint64) {
+	for i := range b {
+		b[i] = "0123456789abcdef"[n>>60]
+		n <<= 4
+	}
+}
+
+// plainID reports whether a name can be passed on and logged as it is.
+func plainID(s string) bool {
+	if s == "" || len(s) > 128 {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; c <= ' ' || c > '~' || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return true
+}
+
+// traceID is the trace that a request belongs to (W3C Trace Context), empty where it says none. The field itself passes as it
+// is: a gateway that reports no spans of its own must not put itself between a parent and its children.
+func traceID(h http.Header) string {
+	v := h["Traceparent"]
+	if len(v) != 1 || len(v[0]) < 55 || v[0][2] != '-' || v[0][35] != '-' || v[0][52] != '-' || v[0][:2] == "ff" {
+		return ""
+	}
+	id := v[0][3:35]
+	zero := true
+	for i := range len(id) {
+		switch c := id[i]; {
+		case c == '0':
+		case c >= '1' && c <= '9' || c >= 'a' && c <= 'f':
+			zero = false
+		default:
+			return ""
+		}
+	}
+	if zero {
+		return ""
+	}
+	return id
+}
+
+// tell writes what the client is to know of the gateway into the header of an answer. x.report is that of the whole call.
+func (x *exchange) tell(h http.Header, substituted bool) {
+	h[cortexhttp.HeaderAttempts] = attemptsValue(x.report.Attempts)
+	switch x.report.Reason {
+	case cortex.ReasonNone:
+	case cortex.ReasonNotRetryable, cortex.ReasonRetriedAbove, cortex.ReasonDoNotRetry:
+		// Nothing was refused here and no retries ran out. Where a gateway below says why, that is the reason.
+		if len(h[cortexhttp.HeaderReason]) == 0 {
+			h[cortexhttp.HeaderReason] = []string{x.report.Reason.String()}
+		}
+	default:
+		h[cortexhttp.HeaderReason] = []string{x.report.Reason.String()}
+		if !substituted && (x.report.Attempts > 1 || x.report.Reason == cortex.ReasonBudget) {
+			h[cortexhttp.HeaderRetry] = []string{"no"}
+		}
+	}
+	if x.trusted {
+		h[cortexhttp.HeaderPressure] = x.target.pressureHeader(x.arrived)
+		if x.explain {
+			h[cortexhttp.HeaderExplain] = []string{x.explanation()}
+		}
+	}
+	if len(h[headerRequestID]) == 0 {
+		h[headerRequestID] = []string{x.id}
+	}
+}
+
+// small are the values of HeaderAttempts that nearly all answers have; they are shared, so that they cost nothing.
+var small = func() (s [8][]string) {
+	for i := range s {
+		s[i] = []string{strconv.Itoa(i)}
+	}
+	return s
+}()
+
+func attemptsValue(n int) []string {
+	if n >= 0 && n < len(small) {
+		return small[n]
+	}
+	return []string{strconv.Itoa(n)}
+}

@@ -1,0 +1,52 @@
+package gateway
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/seed-a29ca62a/cortex"
+	"github.com/seed-a29ca62a/cortex/cortexhttp"
+)
+
+// isHealthCheck reports whether a request passes unguarded. The path alone would make it a way around the guard for work of any
+// kind: such a check reads, but for those of gRPC.
+func isHealthCheck(r *http.Request) bool {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead:
+		return (r.Body == nil || r.Body == http.NoBody) && cortexhttp.IsHealthCheck(r)
+	case http.MethodPost:
+		return strings.HasPrefix(r.URL.Path, "/grpc.") && cortexhttp.IsHealthCheck(r)
+	}
+	return false
+}
+
+// maxChecks bounds the unguarded checks of a target at a time. Those that balancers make are few; beyond it a check is a call like any
+// other, so that nobody gets around the guard by calling everything one.
+const maxChecks = 100
+
+// check passes a health check on unguarded, and reports whether it did. Refusing these would take a process out of service, or have it
+// restarted, because it is protected (F65).
+func (x *exchange) check() bool {
+	t := x.target
+	if t.checks.Add(1) > maxChecks {
+		t.checks.Add(-1)
+		return false
+	}
+	defer t.release()
+	defer t.checks.Add(-1)
+	defer x.done(cortex.Neutral, 0)
+	out := x.outgoing()
+	direct(out, x.begin())
+	res, err := t.base.RoundTrip(out)
+	x.hintsOver()
+	if err != nil {
+		x.faults("health check failed", err)
+		x.proxyStatus(x.w.Header(), "destination_unavailable", 0, "")
+		cortexhttp.WriteProblem(x.w, x.in, cortexhttp.Problem{Status: http.StatusBadGateway, Detail: "The target does not answer health checks."})
+		return true
+	}
+	defer res.Body.Close()
+	hopByHop(res.Header)
+	x.pass(res)
+	return true
+}

@@ -1,0 +1,236 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/textproto"
+	"strings"
+	"sync"
+
+	"github.com/seed-a29ca62a/cortex/cortexhttp"
+)
+
+// This file is the way there and back of one request. It is httputil.ReverseProxy's, but for what that does for programs of any
+// kind: it copies the header of every request, as somebody may still want the one that came in, and allocates where a gateway,
+// which has the exchange at hand, need not.
+
+// forward makes the call at the target, by the transport that rt is, and passes the answer on.
+func (x *exchange) forward(rt http.RoundTripper) {
+	res, err := rt.RoundTrip(x.outgoing())
+	x.hintsOver()
+	if err != nil {
+		x.failed(err)
+		return
+	}
+	if res.StatusCode == http.StatusSwitchingProtocols {
+		x.upgrade(res)
+		return
+	}
+	defer res.Body.Close() // also where the client's connection breaks
+	hopByHop(res.Header)
+	x.judged(res)
+	x.pass(res)
+}
+
+// outgoing is the request to the target of the one that came in. Its header is that one's, changed in place: nobody asks for the
+// original any more. The endpoint is picked for each attempt, later.
+func (x *exchange) outgoing() *http.Request {
+	out := x.in.WithContext(x.callContext())
+	x.url = *x.in.URL
+	out.URL = &x.url
+	if x.upload != nil {
+		out.Body = x.upload
+	}
+	out.Close = false
+	x.rewrite(out)
+	return out
+}
+
+// hint passes an answer of the 1xx kind on, as 103 (Early Hints). The server itself says 100 when the body is asked for.
+func (x *exchange) hint(code int, h textproto.MIMEHeader) error {
+	if code == http.StatusContinue || !x.in.ProtoAtLeast(1, 1) {
+		return nil
+	}
+	x.hints.Lock()
+	defer x.hints.Unlock()
+	if x.hinted {
+		return nil
+	}
+	out := x.w.Header()
+	for key, values := range h {
+		if !own(key) {
+			out[key] = values
+		}
+	}
+	hopByHop(out)
+	x.w.WriteHeader(code)
+	clear(out)
+	return nil
+}
+
+// hintsOver says that the writer belongs to the answer now: transports pass hints from goroutines of their own.
+func (x *exchange) hintsOver() {
+	x.hints.Lock()
+	x.hinted = true
+	x.hints.Unlock()
+}
+
+// pass writes an answer to the client. It panics with [http.ErrAbortHandler] where the rest of the answer is missing: the client
+// must not take it for whole.
+func (x *exchange) pass(res *http.Response) {
+	h := x.w.Header()
+	for key, values := range res.Header {
+		h[key] = values
+	}
+	announced := len(res.Trailer)
+	if announced > 0 {
+		names := make([]string, 0, announced)
+		for key := range res.Trailer {
+			names = append(names, key)
+		}
+		h["Trailer"] = []string{strings.Join(names, ", ")}
+	}
+	x.w.WriteHeader(res.StatusCode)
+	if err := x.copy(res); err != nil {
+		x.faults("answer broke off", err)
+		panic(http.ErrAbortHandler)
+	}
+	if len(res.Trailer) == 0 {
+		return
+	}
+	// A short answer would get a length, and could have no trailer.
+	http.NewResponseController(x.w).Flush()
+	for key, values := range res.Trailer {
+		if len(res.Trailer) != announced {
+			key = http.TrailerPrefix + key
+		}
+		h[key] = values
+	}
+}
+
+// copy copies the body of an answer, at once where it comes piece by piece.
+func (x *exchange) copy(res *http.Response) error {
+	if res.Body == http.NoBody {
+		return nil
+	}
+	buf := pool.Get().(*[bufferSize]byte)
+	defer pool.Put(buf)
+	var flush *http.ResponseController
+	if res.ContentLength < 0 || eventStream(res.Header) {
+		flush = http.NewResponseController(x.w)
+		flush.Flush() // the header, to clients that wait for it before they send anything
+	}
+	for {
+		n, err := res.Body.Read(buf[:])
+		if n > 0 {
+			m, failed := x.w.Write(buf[:n])
+			x.sent += int64(m)
+			if failed != nil {
+				return failed
+			}
+			if flush != nil {
+				flush.Flush()
+			}
+		}
+		switch {
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
+
+func eventStream(h http.Header) bool {
+	v := h["Content-Type"]
+	return len(v) > 0 && len(v[0]) >= len("text/event-stream") && strings.EqualFold(v[0][:len("text/event-stream")], "text/event-stream")
+}
+
+// buffers that answers are copied through.
+const bufferSize = 32 << 10
+
+var pool = sync.Pool{New: func() any { return new([bufferSize]byte) }}
+
+// upgrade makes a tunnel of the client's connection and the target's.
+func (x *exchange) upgrade(res *http.Response) {
+	asked, got := upgradeType(x.in.Header), upgradeType(res.Header)
+	there, ok := res.Body.(io.ReadWriteCloser)
+	if !ok || asked == "" || !strings.EqualFold(asked, got) {
+		res.Body.Close()
+		x.failed(fmt.Errorf("gateway: the target switched to protocol %q when %q was asked for", got, asked))
+		return
+	}
+	defer there.Close()
+	// The connection is no call any more: whatever ends the call's context must not end it, but for the end of the server.
+	here, rw, err := http.NewResponseController(x.w).Hijack()
+	if err != nil {
+		x.failed(fmt.Errorf("gateway: the client's connection cannot be upgraded: %w", err))
+		return
+	}
+	defer here.Close()
+	x.upgraded, x.status = true, res.StatusCode
+	x.gateway.upgraded.add()
+	delete(res.Header, cortexhttp.HeaderAttempts)
+	delete(res.Header, cortexhttp.HeaderPressure)
+	x.tell(res.Header, false)
+	res.Body = nil
+	if err := res.Write(rw); err != nil {
+		x.faults("upgrade", err)
+		return
+	}
+	if err := rw.Flush(); err != nil {
+		x.faults("upgrade", err)
+		return
+	}
+	stop := context.AfterFunc(x.in.Context(), func() { // the server is closed
+		here.Close()
+		there.Close()
+	})
+	defer stop()
+	done := make(chan error, 2)
+	go func() { done <- tunnel(there, rw.Reader) }()
+	go func() {
+		done <- tunnel(here, &counted{there, &x.sent})
+	}()
+	if err := <-done; err == nil { // one side has no more to say, the other may
+		<-done
+		return
+	}
+	here.Close()
+	there.Close()
+	<-done
+}
+
+// tunnel copies from one connection to the other, and passes its end on.
+func tunnel(to io.Writer, from io.Reader) error {
+	if _, err := io.Copy(to, from); err != nil {
+		return err
+	}
+	if half, ok := to.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
+		return nil
+	}
+	return errEnded
+}
+
+// errEnded is the end of a direction whose other end cannot be told of it but by closing the whole connection.
+var errEnded = errors.New("gateway: end of one direction")
+
+// counted counts what is read.
+type counted struct {
+	io.Reader
+	n *int64
+}
+
+func (c *counted) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	*c.n += int64(n)
+	return n, err
+}
+
+// faults tells of what went wrong with a single call, to those who look for it.
+func (x *exchange) faults(what string, err error) {
+	x.gateway.logger.Debug(what, "target", x.target.Name, "route", x.route.path, "error", err)
+}
