@@ -98,6 +98,22 @@ type Gateway struct {
 // that the configuration asks for. The error names the target or route
 // that cannot be used.
 func New(f *config.File, o Options) (*Gateway, error) {
+	g := newGateway(f, o)
+	s, err := g.build(f, nil)
+	if err != nil {
+		return nil, err
+	}
+	if err := g.openAccessLog(f.AccessLog); err != nil {
+		s.discard(nil)
+		return nil, err
+	}
+	s.start(nil)
+	g.state.Store(s)
+	return g, nil
+}
+
+// newGateway is a gateway without a state.
+func newGateway(f *config.File, o Options) *Gateway {
 	g := &Gateway{options: o, logger: o.Logger, now: o.Now, random: o.Random, memory: quota.New(f.Memory.Limit)}
 	if g.logger == nil {
 		g.logger = slog.New(slog.DiscardHandler)
@@ -111,17 +127,7 @@ func New(f *config.File, o Options) (*Gateway, error) {
 	var mark [12]byte
 	hex(mark[:], g.random())
 	g.mark = string(mark[:])
-	s, err := g.build(f, nil)
-	if err != nil {
-		return nil, err
-	}
-	if err := g.openAccessLog(f.AccessLog); err != nil {
-		s.discard(nil)
-		return nil, err
-	}
-	s.start(nil)
-	g.state.Store(s)
-	return g, nil
+	return g
 }
 
 var origin = time.Now()

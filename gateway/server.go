@@ -39,6 +39,7 @@ type Server struct {
 	draining             atomic.Bool
 	drained              chan struct{} // closed when the server is asked to stop by other means than the context of Run
 	drainOnce            sync.Once
+	onDrain              func() // nil = nothing
 
 	reloading sync.Mutex
 	reloads   atomic.Pointer[admin.Reloads]
@@ -155,6 +156,22 @@ func (f faultWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
+// Check reports what of a configuration cannot be used beyond what [config.Parse] can tell: files that it names, file descriptors. It
+// opens no port.
+func Check(f *config.File) error {
+	_, err := limitsOf(f)
+	if _, failed := newSecrets(f, slog.New(slog.DiscardHandler)); failed != nil {
+		err = errors.Join(err, failed)
+	}
+	g := newGateway(f, Options{})
+	s, failed := g.build(f, nil)
+	if failed != nil {
+		return errors.Join(err, failed)
+	}
+	s.discard(nil)
+	return err
+}
+
 // Addr is the address that clients reach the gateway at, with the port that the system chose where the configuration had 0.
 func (s *Server) Addr() net.Addr { return s.frontPort.Addr() }
 
@@ -224,6 +241,9 @@ var ErrCut = errors.New("gateway: requests were cut off at the end of drain.time
 func (s *Server) stop(failed <-chan error, ports *int) error {
 	drain := s.gateway.state.Load().file.Drain
 	s.draining.Store(true)
+	if s.onDrain != nil {
+		s.onDrain()
+	}
 	s.log.Info("draining", "delay", drain.Delay, "timeout", drain.Timeout)
 	if drain.Delay > 0 {
 		t := time.NewTimer(drain.Delay)
@@ -312,8 +332,18 @@ func (s *Server) reload() error {
 	return s.gateway.ReopenLog()
 }
 
-// Paths are the files that the configuration in force names.
-func (s *Server) Paths() []string { return s.gateway.state.Load().file.Paths() }
+// Watched are the files that the configuration in force names, and the time between looks at them whether they have changed; 0 = they are
+// not watched.
+func (s *Server) Watched() (every time.Duration, paths []string) {
+	f := s.gateway.state.Load().file
+	if f.Reload.Watch {
+		every = f.Reload.Interval
+	}
+	return every, f.Paths()
+}
+
+// OnDrain has a function called when Run begins to stop. It is to be set before Run.
+func (s *Server) OnDrain(f func()) { s.onDrain = f }
 
 // problems are the lines of an error.
 func problems(err error) []string {

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed-a29ca62a/cortex/config"
+	"github.com/seed-a29ca62a/cortex/gateway"
 )
 
 func newValidate() *cobra.Command {
@@ -21,6 +22,9 @@ func newValidate() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			f, err := config.Load(path)
 			if err != nil {
+				return err
+			}
+			if err := gateway.Check(f); err != nil {
 				return err
 			}
 			if !effective {
