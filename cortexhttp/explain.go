@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed-a29ca62a/cortex"
+	"github.com/seed-a29ca62a/cortex/breaker"
 )
 
 // Explanation is what [FormatExplain] tells of one call.
@@ -25,6 +26,7 @@ const maxExplain = 640
 //	cps, evidence      the score, and without the circuit's own part, 0 to 1
 //	f, l, q, b, c      the five signals, 0 to 1
 //	state, circuit     ELEVATED, half-open
+//	forced             what an operator has forced the circuit to be; absent = nothing
 //	priority, floor    of the call; calls of a priority below the floor are shed
 //	shed               the share of the offered calls that is shed
 //	in-flight, limit   attempts in flight, and how many of them make q 1
@@ -64,6 +66,9 @@ func FormatExplain(x Explanation) string {
 	d.decimal("c", p.Signals.C)
 	d.token("state", min(state, cortex.Emergency).String())
 	d.token("circuit", p.Circuit.String())
+	if p.Forcing != breaker.Automatic {
+		d.token("forced", p.Forcing.String())
+	}
 	d.integer("priority", int64(x.Priority))
 	d.integer("floor", int64(p.Floor))
 	d.decimal("shed", p.Shed)

@@ -56,6 +56,15 @@ func TestFormatExplain(t *testing.T) {
 	}
 }
 
+func TestExplainTellsOfAnOperatorsOrder(t *testing.T) {
+	for forcing, want := range map[breaker.Forcing]string{breaker.Automatic: "circuit=open, priority", breaker.ForcedOpen: "circuit=open, forced=open, priority",
+		breaker.ForcedClosed: "circuit=open, forced=closed, priority"} {
+		if v := FormatExplain(Explanation{Pressure: cortex.Pressure{Circuit: breaker.Open, Forcing: forcing}}); !strings.Contains(v, want) {
+			t.Errorf("%s: %s", forcing, v)
+		}
+	}
+}
+
 // A dictionary of RFC 9651 with the members that are written here: decimals, integers, tokens, and a bare key for true.
 var explainGrammar = regexp.MustCompile(`^([a-z*][a-z0-9_.*-]*(=(-?[0-9]{1,12}\.[0-9]{1,3}|-?[0-9]{1,15}|[A-Za-z*][!#$%&'*+.^_` + "`" + `|~0-9A-Za-z:/-]*))?(, |$))+$`)
 
@@ -71,7 +80,7 @@ func TestExplainIsAlwaysADictionary(t *testing.T) {
 		rej := &cortex.Rejection{Reason: cortex.Reason(r.IntN(256)), CPS: number(), Evidence: number(), Signals: signals, Floor: cortex.Priority(whole()), Circuit: breaker.State(r.IntN(256))}
 		x := Explanation{Priority: cortex.Priority(whole()), Pressure: cortex.Pressure{CPS: number(), Evidence: number(), Signals: signals, State: cortex.State(r.IntN(256)),
 			Floor: cortex.Priority(whole()), Shed: number(), Circuit: breaker.State(r.IntN(256)), InFlight: int(whole()), Limit: number(), Tokens: number(),
-			Timeout: time.Duration(whole())}, Report: &Report{Attempts: int(whole()), Hidden: int(whole()), Reason: cortex.Reason(r.IntN(256)),
+			Timeout: time.Duration(whole()), Forcing: breaker.Forcing(r.IntN(256))}, Report: &Report{Attempts: int(whole()), Hidden: int(whole()), Reason: cortex.Reason(r.IntN(256)),
 			ReplaySkipped: ReplaySkip(r.IntN(256)), Shadow: true, WouldCut: r.IntN(2) == 0, WouldRetry: r.IntN(2) == 0, WouldDelay: time.Duration(whole()),
 			WouldReason: cortex.Reason(r.IntN(256))}}
 		if r.IntN(2) == 0 {
