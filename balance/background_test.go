@@ -159,7 +159,7 @@ type names struct {
 	mu   sync.Mutex
 	addr map[string][]netip.Addr
 	err  error
-	n    int
+	n    atomic.Int64
 }
 
 func (n *names) set(host string, addrs ...string) {
@@ -177,7 +177,7 @@ func (n *names) set(host string, addrs ...string) {
 func (n *names) lookup(_ context.Context, host string) ([]netip.Addr, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.n++
+	n.n.Add(1)
 	return n.addr[host], n.err
 }
 
@@ -198,10 +198,10 @@ func TestAddressesBecomeMembers(t *testing.T) {
 		p.Start(t.Context())
 		want(t, "events", events(), "[added 10.0.0.1:8443 added 10.0.0.2:8443 removed x.test:8443]")
 		want(t, "after", members(p), "10.0.0.1:8443 10.0.0.2:8443"+others)
-		want(t, "lookups", dns.n, 1)
+		want(t, "lookups", dns.n.Load(), 1)
 		name.End(Failed, time.Second) // of one that is gone
 		want(t, "in flight", name.Status().InFlight, 0)
-		want(t, "state", name.Status().State, RemovedState)
+		want(t, "state", name.Status().State, StateRemoved)
 
 		m := p.members[0]
 		want(t, "URL", m.URL(), "https://10.0.0.1:8443/base")
@@ -248,9 +248,9 @@ func TestAddressesBecomeMembers(t *testing.T) {
 		time.Sleep(34 * time.Second)
 		want(t, "members of the first family", members(p), "[2001:db8::1]:8443"+others)
 		p.Close()
-		n := dns.n
+		n := dns.n.Load()
 		time.Sleep(time.Hour)
-		want(t, "lookups after Close", dns.n, n)
+		want(t, "lookups after Close", dns.n.Load(), n)
 	})
 }
 
@@ -261,8 +261,8 @@ func TestAFailedLookupIsMadeAgainSoon(t *testing.T) {
 		p, _ := bubble(t, Config{Endpoints: urls("http://x.test"), Resolve: time.Hour, Lookup: dns.lookup})
 		p.Start(t.Context())
 		time.Sleep(100 * time.Second)
-		if dns.n < 6 || dns.n > 8 {
-			t.Errorf("%d lookups in 100 s", dns.n)
+		if dns.n.Load() < 6 || dns.n.Load() > 8 {
+			t.Errorf("%d lookups in 100 s", dns.n.Load())
 		}
 		want(t, "members", members(p), "x.test")
 	})
@@ -408,9 +408,16 @@ func TestHammer(t *testing.T) {
 		if s.InFlight != 0 {
 			t.Errorf("%d in flight at %s", s.InFlight, s.URL)
 		}
-		total += s.Attempts()
+		total += s.Ended()
 		return true
 	})
+	ended := uint64(0)
+	for _, s := range p.Totals() {
+		ended += s.Ended()
+	}
+	if ended != total {
+		t.Errorf("the totals are %d of %d", ended, total)
+	}
 	if total != uint64(begun.Load()) {
 		t.Errorf("%d attempts counted of %d", total, begun.Load())
 	}
@@ -458,14 +465,41 @@ func TestAddressesChangeUnderLoad(t *testing.T) {
 			t.Errorf("%s has %d of 5000 calls", m.url.Host, n)
 		}
 	}
-	w.run(w.now, 1)
 	for len(w.ends) > 0 {
 		e := w.ends.Pop().(end)
 		e.m.End(e.o, e.latency)
+	}
+	w.now += time.Hour
+	if s := w.p.Totals()[0]; s.Ended() != uint64(w.n) || s.InFlight != 0 || s.Members != 4 || len(w.p.leaving) != 0 {
+		t.Errorf("%+v of %d attempts, %d leaving", s, w.n, len(w.p.leaving))
 	}
 	for _, m := range ever {
 		if n := m.inFlight.Load(); n != 0 {
 			t.Errorf("%d in flight at %s", n, m.url.Host)
 		}
+	}
+}
+
+// With fewer members fewer may be out: those come back that would be first.
+func TestFewerAddressesFewerEjected(t *testing.T) {
+	w := newWorld(t, 2, Config{Endpoints: hosts(1), Eject: Eject{Enabled: true}, Resolve: time.Minute})
+	var list []netip.Addr
+	for i := range 4 {
+		list = append(list, netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}))
+	}
+	w.p.resolved(0, list, nil)
+	w.behave = func(m *Member, _ time.Duration) (Outcome, time.Duration) {
+		if m.addr.As4()[3] < 2 {
+			return Failed, time.Millisecond
+		}
+		return Success, w.about(10 * time.Millisecond)
+	}
+	for w.p.members[0].ejected != true || w.p.members[1].ejected != true {
+		w.run(w.now+10*time.Millisecond, 500)
+	}
+	w.p.resolved(0, list[:2], nil)
+	w.invariants()
+	if w.p.set.Load().failOpen {
+		t.Error("both of two are out")
 	}
 }

@@ -187,7 +187,9 @@ type Pool struct {
 
 	mu      sync.Mutex // for what follows and the guarded part of members; not held while user code runs
 	groups  [][]*Member
-	members []*Member // of all groups in order: by endpoint, then by address
+	members []*Member  // of all groups in order: by endpoint, then by address
+	leaving []*Member  // removed, perhaps with attempts in flight
+	buried  []Counters // of members before those, by endpoint
 	round   time.Duration
 	fresh   bool // the round before this one was not much longer than a round
 	events  []Event
@@ -205,7 +207,7 @@ func New(cfg Config) (*Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Pool{cfg: cfg}
+	p := &Pool{cfg: cfg, buried: make([]Counters, len(cfg.Endpoints))}
 	now := cfg.Now()
 	p.round = now
 	for i, e := range cfg.Endpoints {

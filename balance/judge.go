@@ -9,15 +9,16 @@ import (
 //
 //   - Are the others well now? Since the member's failures in a row began, and among the newest results of the others (recent to
 //     twice as many, or all since the member's failure before, if those are more), at least wellResults are good, and half of them
-//     or more. What they did before says nothing: when the whole target falls ill, everybody's past is good.
+//     or more. What they did before says nothing: when the whole target falls ill, everybody's past is good, and for a while so
+//     are the answers to what was in flight already, above all at the member that is busier and so gets no new attempts. So
+//     the evidence comes one round trip later.
 //   - Is the row too long for chance? If the member were like the others, which fail at the rate q, a row of k has the
 //     probability q^k. Failures in a row eject if it is below 1 in 1e7: with q at 1 % 4 do, and Failures (5) is the bound; at 10 % it
 //     is 7, at 20 % 10, at 50 % 24. Without this, a target of which 20 % fails would lose healthy members every few
 //     seconds at 1,000 calls a second. q is the worst of three: in the last one to two rounds, since the row began, and recently.
 //   - Or is its rate too high for chance? Of at least rateResults attempts in one to two rounds it fails rateLeast or more, three
-//     times as much as the others, who fail at most rateOthers, and rateSigmas standard deviations more than they do. 20
-//     attempts are what 1 to 2 calls a second give, and 8 failures of 20 are not what a target of whose calls 20 % fail
-//     gives by chance.
+//     times as much as the others, who fail at most rateOthers, and the difference is rateSigmas standard deviations. Of four
+//     members one that fails at 50 % is found after some 20 attempts, of two after 40: less would find the unlucky.
 //
 // Each decision is cheap and rare: a success looks at none of this.
 const (
@@ -40,8 +41,22 @@ type counts struct{ good, bad uint64 }
 func (c counts) add(d counts) counts { return counts{c.good + d.good, c.bad + d.bad} }
 func (c counts) sub(d counts) counts { return counts{c.good - d.good, c.bad - d.bad} }
 
-// rate is which share is bad; without results none.
-func (c counts) rate() float64 { return float64(c.bad) / float64(max(1, c.good+c.bad)) }
+// rate is which share is bad, as far as so few results can tell: without any it is a half, after 10 good ones 1 in 22.
+func (c counts) rate() float64 { return (float64(c.bad) + 0.5) / (float64(c.good+c.bad) + 1) }
+
+// A mark is what others had at some time, and what was in flight there.
+type mark struct {
+	counts
+	inFlight uint64
+}
+
+// since is what has come since a mark, of attempts that began after it: as many as were in flight then may be good answers from
+// before.
+func (c mark) since(m mark) counts {
+	d := c.sub(m.counts)
+	d.good -= min(d.good, m.inFlight)
+	return d
+}
 
 func (m *Member) counts() counts {
 	return counts{m.good.Load(), m.failed.Load() + m.timedOut.Load()}
@@ -80,23 +95,24 @@ func (p *Pool) judge(m *Member, now, latency time.Duration, r float64) {
 		return
 	}
 	streak := float64(m.streak.Load())
-	var all counts
+	var all mark
 	for i := range s.slots {
 		if o := s.slots[i].m; o != m {
-			all = all.add(o.counts())
+			all.counts = all.add(o.counts())
+			all.inFlight += uint64(max(0, o.inFlight.Load()))
 		}
 	}
 	if streak <= 1 || m.markGen != s.gen {
 		m.row, m.older, m.newer, m.markGen = all, all, all, s.gen
-	} else if d := all.sub(m.newer); d.good+d.bad >= recent {
+	} else if d := all.since(m.newer); d.good+d.bad >= recent {
 		m.older, m.newer = m.newer, all
 	}
-	since := all.sub(m.older)
+	since := all.since(m.older)
 	if m.out() { // a call that was under way
 		m.blamed.Store(since.good >= since.bad)
 		return
 	}
-	q := max(p.othersRate(s, m), since.rate(), all.sub(m.row).rate())
+	q := max(p.othersRate(s, m), since.rate(), all.since(m.row).rate())
 	surprise := 0.0
 	if since.good >= wellResults && q <= wellRate {
 		surprise = streak * -math.Log(q)
@@ -139,7 +155,7 @@ func (p *Pool) turn(now time.Duration) {
 	}
 }
 
-// othersRate is at which rate the others fail, in this round and the one before. Without results it is a half.
+// othersRate is at which rate the others fail, in this round and the one before.
 func (p *Pool) othersRate(s *set, m *Member) float64 {
 	var c counts
 	for i := range s.slots {
@@ -147,7 +163,7 @@ func (p *Pool) othersRate(s *set, m *Member) float64 {
 			c = c.add(o.counts().sub(o.then))
 		}
 	}
-	return float64(c.bad+1) / float64(c.good+c.bad+2)
+	return c.rate()
 }
 
 // partlyIll reports whether m's rate of failures is what the others' is not.
@@ -170,8 +186,10 @@ func (p *Pool) partlyIll(s *set, m *Member, since counts) bool {
 			c = c.add(window(o))
 		}
 	}
-	q := float64(c.bad+1) / float64(c.good+c.bad+2)
-	return c.good+c.bad >= rateResults && q <= rateOthers && q <= rate/3 && (rate-q)*math.Sqrt(n) >= rateSigmas*math.Sqrt(q*(1-q))
+	// The usual test of two shares: what would the difference be by chance if both had the same?
+	k, q := float64(c.good+c.bad), c.rate()
+	both := counts{c.good + mine.good, c.bad + mine.bad}.rate()
+	return k >= rateResults && q <= rateOthers && q <= rate/3 && rate-q >= rateSigmas*math.Sqrt(both*(1-both)*(1/n+1/k))
 }
 
 // mayEject is how many members may be ejected at a time.

@@ -44,7 +44,8 @@ type Member struct {
 	_ [64]byte
 
 	// Guarded by p.mu.
-	removed    bool
+	removed    bool // at removedAt
+	removedAt  time.Duration
 	slow       bool // since slowFrom
 	slowFrom   time.Duration
 	ejected    bool // until
@@ -59,7 +60,7 @@ type Member struct {
 	stopCheck  context.CancelFunc // nil: not checked
 	now, then  counts             // at the start of this round and the one before
 	// Of all others in the set of generation markGen: when the failures in a row began, and later on.
-	row, older, newer counts
+	row, older, newer mark
 	markGen           uint64
 }
 
@@ -106,7 +107,7 @@ func (m *Member) Begin() { m.inFlight.Add(1) }
 
 // End says how an attempt ended, and how long it took from Begin on. A failure may eject the member.
 func (m *Member) End(o Outcome, latency time.Duration) {
-	m.inFlight.Add(-1)
+	// It is counted before it is out of flight: totals of removed members are taken when nothing is in flight.
 	switch o {
 	case Success:
 		m.good.Add(1)
@@ -116,14 +117,16 @@ func (m *Member) End(o Outcome, latency time.Duration) {
 		}
 	case Failed:
 		m.failed.Add(1)
-		m.p.failed(m, latency)
 	case TimedOut:
 		m.timedOut.Add(1)
-		m.p.failed(m, latency)
 	case Throttled:
 		m.throttled.Add(1)
 	default:
 		m.neutral.Add(1)
+	}
+	m.inFlight.Add(-1)
+	if o == Failed || o == TimedOut {
+		m.p.failed(m, latency)
 	}
 }
 

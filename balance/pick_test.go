@@ -150,7 +150,7 @@ func TestInFlightIsExact(t *testing.T) {
 	}
 	attempts := uint64(0)
 	for _, s := range w.p.Snapshot() {
-		attempts += s.Attempts()
+		attempts += s.Ended()
 	}
 	if attempts < 24_000 {
 		t.Errorf("%d attempts counted", attempts)

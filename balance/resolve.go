@@ -100,13 +100,15 @@ func (p *Pool) resolved(endpoint int, addrs []netip.Addr, err error) {
 	}
 	for _, m := range old {
 		if !slices.Contains(group, m) {
-			m.removed = true
+			m.removed, m.removedAt = true, now
+			p.leaving = append(p.leaving, m)
 			if m.stopCheck != nil {
 				m.stopCheck()
 			}
 			p.tell(Event{Kind: Removed, Member: m})
 		}
 	}
+	p.bury(now)
 	p.groups[endpoint] = group
 	p.regroup()
 	p.rebuild(now)

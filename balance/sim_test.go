@@ -14,6 +14,7 @@ type world struct {
 	t      testing.TB
 	p      *Pool
 	now    time.Duration
+	next   time.Duration // call
 	rnd    *rand.Rand
 	ends   ends
 	n      int
@@ -93,8 +94,8 @@ func (w *world) begin(tried *Member, left int) {
 // run has calls arrive at a rate until a time, and checks what must always hold.
 func (w *world) run(until time.Duration, perSecond float64) {
 	w.t.Helper()
-	next := w.now
 	for {
+		next := max(w.next, w.now)
 		for len(w.ends) > 0 && w.ends[0].at <= min(next, until) {
 			e := heap.Pop(&w.ends).(end)
 			w.now = e.at
@@ -118,7 +119,7 @@ func (w *world) run(until time.Duration, perSecond float64) {
 		}
 		w.now = next
 		w.begin(nil, w.retries)
-		next += time.Duration(w.rnd.ExpFloat64() / perSecond * 1e9)
+		w.next = next + time.Duration(w.rnd.ExpFloat64()/perSecond*1e9)
 	}
 }
 
@@ -163,7 +164,7 @@ var ejecting = Config{Endpoints: hosts(1, 1, 1, 1), Eject: Eject{Enabled: true},
 // each runs a simulation with several seeds and loads.
 func each(t *testing.T, f func(t *testing.T, seed uint64, rate float64)) {
 	for _, rate := range []float64{20, 200, 2000} {
-		for seed := uint64(1); seed <= 3; seed++ {
+		for seed := uint64(1); seed <= 3 && (seed == 1 || rate < 1000); seed++ {
 			t.Run(fmt.Sprintf("%v calls a second/%d", rate, seed), func(t *testing.T) { f(t, seed, rate) })
 		}
 	}
@@ -194,7 +195,7 @@ func TestAFailingEndpointIsEjectedAtOnce(t *testing.T) {
 		if w.lost != 0 {
 			t.Errorf("%d calls were lost although there is a retry", w.lost)
 		}
-		if w.blamed < w.failed["a"]/2 {
+		if w.blamed < w.failed["a"]/4 { // the first of each row count, until the others have answered
 			t.Errorf("%d of %d failures blamed on it", w.blamed, w.failed["a"])
 		}
 		for _, h := range []string{"b", "c", "d"} {
@@ -303,10 +304,34 @@ func TestEqualRatesEjectNobody(t *testing.T) {
 			}
 			return Success, w.about(10 * time.Millisecond)
 		}
-		w.run(400*time.Second, 500)
+		w.run(200*time.Second, 500)
 		n := w.failed["a"] + w.failed["b"] + w.failed["c"] + w.failed["d"]
 		if len(w.events) > 0 || w.blamed > n/100 {
 			t.Errorf("rate %v: %q; %d of %d failures blamed on endpoints", rate, w.events, w.blamed, n)
+		}
+	}
+}
+
+// With few members and many calls chance has many chances. And when both fail at once, the less busy one gets all calls for
+// a moment, while the other has only what it answers from before.
+func TestTwoThatAreAlikeStayInTheLoad(t *testing.T) {
+	for seed := range uint64(6) {
+		cfg := ejecting
+		cfg.Endpoints = hosts(1, 1)
+		w := newWorld(t, seed, cfg)
+		w.behave = func(*Member, time.Duration) (Outcome, time.Duration) {
+			if w.rnd.Float64() < 0.15 {
+				return Failed, w.about(10 * time.Millisecond)
+			}
+			return Success, w.about(100 * time.Millisecond)
+		}
+		w.run(10*time.Second, 2000)
+		w.behave = func(*Member, time.Duration) (Outcome, time.Duration) { return Success, w.about(100 * time.Millisecond) }
+		w.run(w.now+10*time.Second, 2000)
+		w.behave = func(*Member, time.Duration) (Outcome, time.Duration) { return Failed, time.Millisecond }
+		w.run(w.now+3*time.Second, 2000)
+		if len(w.events) > 0 {
+			t.Errorf("seed %d: %q", seed, w.events)
 		}
 	}
 }
