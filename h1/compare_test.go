@@ -62,6 +62,7 @@ func answers() http.Handler {
 		w.Write(bytes.Repeat([]byte("0123456789"), 30_000))
 	})
 	mux.HandleFunc("/chunks", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/plain")
 		for i := range 300 {
 			fmt.Fprint(w, strings.Repeat("x", i))
 			w.(http.Flusher).Flush()

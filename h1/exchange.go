@@ -380,18 +380,19 @@ func (x *exchange) await(waits bool) (*http.Response, error) {
 		if interim++; interim > maxInterim {
 			return nil, x.reject(errTooManyInterim)
 		}
-		if waits && resp.StatusCode == http.StatusContinue {
-			waits = false
-			c.nc.SetReadDeadline(time.Time{})
-			if x.trace != nil && x.trace.Got100Continue != nil {
-				x.trace.Got100Continue()
-			}
-			x.startSender()
+		goOn := waits && resp.StatusCode == http.StatusContinue
+		if goOn && x.trace != nil && x.trace.Got100Continue != nil {
+			x.trace.Got100Continue()
 		}
 		if x.trace != nil && x.trace.Got1xxResponse != nil {
 			if err := x.trace.Got1xxResponse(resp.StatusCode, mime(resp.Header)); err != nil {
 				return nil, x.reject(err)
 			}
+		}
+		if goOn { // now that the client behind a proxy has its 100, whose server else would send one of its own
+			waits = false
+			c.nc.SetReadDeadline(time.Time{})
+			x.startSender()
 		}
 	}
 }

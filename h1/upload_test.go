@@ -107,10 +107,11 @@ func TestFullDuplex(t *testing.T) {
 			return
 		}
 		io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 16777216\r\n\r\n")
-		c.Write(make([]byte, size))
+		c.Write(make([]byte, size-1))
 		if n, err := io.Copy(io.Discard, req.Body); n != size || err != nil {
 			t.Error(n, err)
 		}
+		c.Write(make([]byte, 1)) // at the end of the answer nobody would send the rest
 	})
 	_, body := fetch(t, newTransport(t, Config{}), newRequest(t, "POST", addr, bytes.NewReader(make([]byte, size))))
 	if len(body) != size {
