@@ -214,15 +214,15 @@ func (t *Target) members() []admin.Endpoint {
 	all := t.pool.Snapshot()
 	es := make([]admin.Endpoint, len(all))
 	for i, m := range all {
-		e := admin.Endpoint{URL: m.Endpoint.String(), Weight: int(math.Round(m.Weight)), InFlight: m.InFlight, Attempts: m.Attempts(),
+		e := admin.Endpoint{URL: m.Endpoint.String(), Weight: int(math.Round(m.Weight)), InFlight: m.InFlight, Attempts: m.Ended(),
 			Failures: m.Failed + m.TimedOut, Ejections: m.Ejections}
 		if m.URL.Host != m.Endpoint.Host {
 			e.Address = m.URL.Host
 		}
 		switch {
-		case m.State == balance.OutEjected:
+		case m.State == balance.StateEjected:
 			e.State = admin.EndpointEjected
-		case m.State == balance.OutOfChecks:
+		case m.State == balance.StateCheckedOut:
 			e.State = admin.EndpointCheckedOut
 		case m.Share < 1:
 			e.State = admin.EndpointSlow
