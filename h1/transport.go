@@ -22,6 +22,8 @@ const (
 // Config describes a [Transport]. The zero value of every field is its documented default.
 type Config struct {
 	// Dial makes a connection; network is "tcp". nil: that of a [net.Dialer]. It must mind ctx, and be safe for concurrent use.
+	// A connection that is a [syscall.Conn] is looked into before it is used again, which tells those that are dead; hiding
+	// that in a wrapper costs replays.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// DialTimeout bounds Dial, by its context; 10 s. Negative: only the request's context does.
 	DialTimeout time.Duration
