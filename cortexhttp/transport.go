@@ -74,6 +74,11 @@ type TransportConfig struct {
 	// neutral. Only an answer whose body the caller neither reads to its end nor closes is not told of.
 	OnAttempt func(AttemptResult)
 
+	// Excuse reports whether a failed attempt, of which OnAttempt has just been told, says nothing of the target: where one of
+	// several endpoints is ill and the others are well, that is the endpoint's illness. It is then neutral for the engine; whether it is
+	// retried is not changed by that. nil: all failures count. The request is as in [AttemptResult].
+	Excuse func(*http.Request) bool
+
 	// Now is the wall clock that dates in hints are compared with; nil: time.Now.
 	Now func() time.Time
 

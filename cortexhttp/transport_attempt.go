@@ -59,6 +59,7 @@ type attempt struct {
 	lapsed bool // it would have been cut
 
 	tell   func(AttemptResult)
+	excuse func(*http.Request) bool
 	began  time.Time
 	result AttemptResult
 }
@@ -175,7 +176,8 @@ func (a *attempt) request(c *call) (*http.Request, error) {
 
 // tellOf has OnAttempt told of the attempt that is about to send req.
 func (a *attempt) tellOf(c *call, req *http.Request) {
-	if a.tell = c.t.cfg.OnAttempt; a.tell == nil {
+	a.tell, a.excuse = c.t.cfg.OnAttempt, c.t.cfg.Excuse
+	if a.tell == nil && a.excuse == nil {
 		return
 	}
 	a.began = processTime()
@@ -364,8 +366,17 @@ func (a *attempt) conclude(o cortex.Outcome, err error) {
 	if a.over.Swap(true) {
 		return
 	}
-	a.permit.Record(o)
-	a.report(o, err)
+	if a.excuse == nil || o != cortex.Failed && o != cortex.TimedOut {
+		a.permit.Record(o)
+		a.report(o, err)
+		return
+	}
+	counts := o
+	defer func() { a.permit.Record(counts) }() // also where a function of the caller's panics
+	a.report(o, err)                           // first: whoever excuses may have to know of it
+	if a.excuse(a.result.Request) {
+		counts = cortex.Neutral
+	}
 }
 
 func (a *attempt) report(o cortex.Outcome, err error) {

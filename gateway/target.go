@@ -67,7 +67,7 @@ func (g *Gateway) newTarget(c *config.Target, before *Target) (*Target, error) {
 		return nil, err
 	}
 	tc := cortexhttp.TransportConfig{Engine: t.Engine, Base: t.base, Priority: priorityOf, Report: reportOf, Prepare: prepare,
-		OnAttempt: attempted, OwnsRequest: true, MaxReplayBytes: c.ReplayLimit, Memory: g.memory, Shadow: inShadow}
+		OnAttempt: attempted, Excuse: t.excuse, OwnsRequest: true, MaxReplayBytes: c.ReplayLimit, Memory: g.memory, Shadow: inShadow}
 	if c.ReplayLimit == 0 {
 		tc.MaxReplayBytes = -1
 	}
@@ -146,11 +146,11 @@ func prepare(r *http.Request, _ int) (*http.Request, error) {
 
 // attempted is told how it went.
 func attempted(a cortexhttp.AttemptResult) {
-	if a.Request == nil {
-		return
-	}
 	exchangeOf(a.Request.Context()).done(a.Outcome, a.Latency)
 }
+
+// excuse reports whether a failed attempt was its endpoint's own illness and says nothing of the target.
+func (t *Target) excuse(r *http.Request) bool { return t.pool.Blames(exchangeOf(r.Context()).member) }
 
 // direct points a request at an endpoint, below its base path.
 func direct(r *http.Request, m *balance.Member) {
