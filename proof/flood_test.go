@@ -25,13 +25,14 @@ func TestHTTP2Floods(t *testing.T) {
 		}
 		io.WriteString(w, "hello")
 	}))
+	const streams = 100
 	text := fmt.Sprintf(`
 listen: 127.0.0.1:0
 admin: {listen: '127.0.0.1:0'}
-server: {h2c: true, max_streams: 100, max_header_bytes: 64KiB, read_header_timeout: 4s}
-targets: {flood: {endpoints: [http://%s]}, up: {endpoints: [http://%[1]s], limit: {min: 100}, transport: {idle_timeout: 2s}}}
+server: {h2c: true, max_streams: %d, max_header_bytes: 64KiB, read_header_timeout: 4s}
+targets: {flood: {endpoints: [http://%s], transport: {idle_timeout: 2s}}, up: {endpoints: [http://%[2]s], limit: {min: 100}, transport: {idle_timeout: 2s}}}
 routes: [{path: /, target: flood}, {path: /bystander, target: up}]
-`, up)
+`, streams, up)
 	wired(t, text)
 
 	request := []string{":method", "GET", ":scheme", "http", ":authority", "flood", ":path", "/flood"}
@@ -40,6 +41,7 @@ routes: [{path: /, target: flood}, {path: /bystander, target: up}]
 		ends   bool                            // the gateway has to end the connection
 		silent bool                            // the flooder does not read
 		long   bool                            // only where there is time
+		holds  int                             // streams that stay open on a connection: each is a call in flight and costs what one does
 		send   func(h *h2conn, i uint32) error // one round of it
 	}{
 		{name: "rapid reset", send: func(h *h2conn, i uint32) error {
@@ -48,7 +50,7 @@ routes: [{path: /, target: flood}, {path: /bystander, target: up}]
 			}
 			return h.framer.WriteRSTStream(2*i+1, http2.ErrCodeCancel)
 		}},
-		{name: "streams that are never finished", long: true, send: func(h *h2conn, i uint32) error {
+		{name: "streams that are never finished", long: true, holds: streams, send: func(h *h2conn, i uint32) error {
 			return h.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: h.encode(request...), EndHeaders: true})
 		}},
 		{name: "CONTINUATION without end", ends: true, send: func(h *h2conn, i uint32) error {
@@ -58,7 +60,7 @@ routes: [{path: /, target: flood}, {path: /bystander, target: up}]
 			}
 			return h.framer.WriteContinuation(1, false, block)
 		}},
-		{name: "empty CONTINUATION without end", long: true, ends: true, send: func(h *h2conn, i uint32) error {
+		{name: "empty CONTINUATION without end", long: true, send: func(h *h2conn, i uint32) error {
 			if i == 0 {
 				return h.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: h.encode(request...)})
 			}
@@ -75,7 +77,7 @@ routes: [{path: /, target: flood}, {path: /bystander, target: up}]
 			}
 			return h.framer.WriteData(1, false, nil)
 		}},
-		{name: "window of 0, many answers", long: true, send: func(h *h2conn, i uint32) error {
+		{name: "window of 0, many answers", long: true, holds: streams, send: func(h *h2conn, i uint32) error {
 			if i == 0 {
 				return h.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 			}
@@ -89,10 +91,10 @@ routes: [{path: /, target: flood}, {path: /bystander, target: up}]
 			if f.long && !slow() {
 				t.Skip("CORTEX_SLOW=1 runs it")
 			}
-			g := serve(t, text) // each its own: what one leaves is not the next one's
-			bounded(t, g, growth, func() {
+			g := serve(t, text)              // each its own: what one leaves is not the next one's
+			const connections, burst = 4, 10 // 40,000 rounds a second: more would be a test of the machine that both sides share
+			bounded(t, g, growth+int64(connections*f.holds)*256<<10, func() {
 				seen.Store(0)
-				const connections, burst = 4, 10 // 40,000 rounds a second: more would be a test of the machine that both sides share
 				var rounds, dials, ended atomic.Int64
 				send := func(h *h2conn, i uint32) error { rounds.Add(1); return f.send(h, i) }
 				undisturbed(t, g, up, func(stop <-chan struct{}) {
