@@ -293,7 +293,7 @@ func TestUploadThatOutlastsTheAnswer(t *testing.T) {
 		if p.open.Load() != 1 {
 			t.Fatal("closed too early")
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if p.open.Load() != 0 || tr.idleCount() != 0 {
 			t.Fatal("left open")
