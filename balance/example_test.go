@@ -39,10 +39,10 @@ func Example() {
 		}
 	}
 	for _, s := range p.Snapshot() {
-		fmt.Println(s.URL, s.State, s.For, s.Failed, s.Success)
+		fmt.Println(s.URL, s.State, s.Failed, s.Success)
 	}
 	// Output:
 	// http://10.0.0.1:9000 ejected
-	// http://10.0.0.1:9000 ejected 4.98s 6 0
-	// http://10.0.0.2:9000 healthy 0s 0 10
+	// http://10.0.0.1:9000 ejected 7 0
+	// http://10.0.0.2:9000 healthy 0 10
 }

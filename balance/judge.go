@@ -7,15 +7,15 @@ import (
 
 // Evidence. A member's failures are its own illness only if the others are well meanwhile. Three questions are asked at each failure:
 //
-//   - Are the others well now? Since the member's failures in a row began, and among the newest results of the others (recent to
-//     twice as many, or all since the member's failure before, if those are more), at least wellResults are good, and half of them
-//     or more. What they did before says nothing: when the whole target falls ill, everybody's past is good, and for a while so
-//     are the answers to what was in flight already, above all at the member that is busier and so gets no new attempts. So
-//     the evidence comes one round trip later.
+//   - Are the others well now? Since the member's failures in a row began, the others have had at least wellResults good answers, to
+//     attempts that began since then. What they did before says nothing: when the whole target falls ill, everybody's past is
+//     good, and for a while so are the answers to what was in flight already, above all at a member that is busier and so gets
+//     no new attempts. So the evidence comes one round trip later.
 //   - Is the row too long for chance? If the member were like the others, which fail at the rate q, a row of k has the
 //     probability q^k. Failures in a row eject if it is below 1 in 1e7: with q at 1 % 4 do, and Failures (5) is the bound; at 10 % it
 //     is 7, at 20 % 10, at 50 % 24. Without this, a target of which 20 % fails would lose healthy members every few
-//     seconds at 1,000 calls a second. q is the worst of three: in the last one to two rounds, since the row began, and recently.
+//     seconds at 1,000 calls a second. q is the worse of two: in the last one to two rounds, and in the others' newest results,
+//     recent of them or more. Since the row began there are fewer, so that less is asked of those alone.
 //   - Or is its rate too high for chance? Of at least rateResults attempts in one to two rounds it fails rateLeast or more, three
 //     times as much as the others, who fail at most rateOthers, and the difference is rateSigmas standard deviations. Of four
 //     members one that fails at 50 % is found after some 20 attempts, of two after 40: less would find the unlucky.
@@ -25,14 +25,17 @@ const (
 	roundTime   = 10 * time.Second
 	wellResults = 3
 	recent      = 32
-	wellRate    = 0.5  // at which the others fail at most, for m to be ejected
-	blameRate   = 0.2  // and for m to be blamed
-	ejectLog    = 16.1 // ln 1e7
-	blameLog    = 6.9  // ln 1e3
+	wellRate    = 0.5 // at which the others fail at most, for m to be ejected
+	blameRate   = 0.2 // and for m to be blamed
 	rateResults = 20
 	rateLeast   = 0.4
 	rateOthers  = 0.2
 	rateSigmas  = 5
+
+	ejectLog    = -16.1 // ln 1e-7
+	ejectLogNow = -9    // 5 in a row, while 3 of the others were good
+	blameLog    = -6.9  // ln 1e-3
+	blameLogNow = -4    // 2 in a row, while 3 of the others were good
 )
 
 // counts are results of one member or several.
@@ -56,6 +59,21 @@ func (c mark) since(m mark) counts {
 	d := c.sub(m.counts)
 	d.good -= min(d.good, m.inFlight)
 	return d
+}
+
+func (m *Member) mark() mark { return mark{m.counts(), uint64(max(0, m.inFlight.Load()))} }
+
+// sum is what all in the load but one have.
+func sum(s *set, but *Member) mark {
+	var all mark
+	for i := range s.slots {
+		if m := s.slots[i].m; m != but {
+			o := m.mark()
+			all.counts = all.add(o.counts)
+			all.inFlight += o.inFlight
+		}
+	}
+	return all
 }
 
 func (m *Member) counts() counts {
@@ -95,31 +113,26 @@ func (p *Pool) judge(m *Member, now, latency time.Duration, r float64) {
 		return
 	}
 	streak := float64(m.streak.Load())
-	var all mark
-	for i := range s.slots {
-		if o := s.slots[i].m; o != m {
-			all.counts = all.add(o.counts())
-			all.inFlight += uint64(max(0, o.inFlight.Load()))
-		}
+	all := sum(s, m)
+	if streak <= 1 {
+		m.row = all
 	}
-	if streak <= 1 || m.markGen != s.gen {
-		m.row, m.older, m.newer, m.markGen = all, all, all, s.gen
-	} else if d := all.since(m.newer); d.good+d.bad >= recent {
+	if d := all.since(m.newer); d.good+d.bad >= recent {
 		m.older, m.newer = m.newer, all
 	}
-	since := all.since(m.older)
+	row, since := all.since(m.row), all.since(m.older)
 	if m.out() { // a call that was under way
 		m.blamed.Store(since.good >= since.bad)
 		return
 	}
-	q := max(p.othersRate(s, m), since.rate(), all.since(m.row).rate())
-	surprise := 0.0
-	if since.good >= wellResults && q <= wellRate {
-		surprise = streak * -math.Log(q)
+	q := max(p.othersRate(s, m), since.rate())
+	var chance, chanceNow float64 // logarithms
+	if row.good >= wellResults {
+		chance, chanceNow = streak*math.Log(q), streak*math.Log(row.rate())
 	}
 	partly := p.partlyIll(s, m, since)
-	ill := partly || streak >= float64(p.cfg.Eject.Failures) && surprise >= ejectLog
-	own := partly || streak >= 2 && surprise >= blameLog && q <= blameRate
+	ill := partly || streak >= float64(p.cfg.Eject.Failures) && chance <= ejectLog && chanceNow <= ejectLogNow && q <= wellRate
+	own := partly || streak >= 2 && chance <= blameLog && chanceNow <= blameLogNow && q <= blameRate
 
 	// Those that may be ejected may be blamed. What fails beyond that share is the target's matter too.
 	ejected, blamed := 0, 0
@@ -151,7 +164,7 @@ func (p *Pool) turn(now time.Duration) {
 	p.fresh = now-p.round <= 2*roundTime
 	p.round = now
 	for _, m := range p.members {
-		m.then, m.now = m.now, m.counts()
+		m.then, m.now = m.now, m.mark()
 	}
 }
 
@@ -160,7 +173,7 @@ func (p *Pool) othersRate(s *set, m *Member) float64 {
 	var c counts
 	for i := range s.slots {
 		if o := s.slots[i].m; o != m {
-			c = c.add(o.counts().sub(o.then))
+			c = c.add(o.counts().sub(o.then.counts))
 		}
 	}
 	return c.rate()
@@ -168,13 +181,13 @@ func (p *Pool) othersRate(s *set, m *Member) float64 {
 
 // partlyIll reports whether m's rate of failures is what the others' is not.
 func (p *Pool) partlyIll(s *set, m *Member, since counts) bool {
-	window := func(o *Member) counts {
+	begin := func(o *Member) mark {
 		if p.fresh {
-			return o.counts().sub(o.then)
+			return o.then
 		}
-		return o.counts().sub(o.now)
+		return o.now
 	}
-	mine := window(m)
+	mine := m.counts().sub(begin(m).counts)
 	n := float64(mine.good + mine.bad)
 	rate := float64(mine.bad) / n
 	if n < rateResults || rate < rateLeast || since.bad > since.good {
@@ -183,7 +196,7 @@ func (p *Pool) partlyIll(s *set, m *Member, since counts) bool {
 	var c counts
 	for i := range s.slots {
 		if o := s.slots[i].m; o != m {
-			c = c.add(window(o))
+			c = c.add(o.mark().since(begin(o)))
 		}
 	}
 	// The usual test of two shares: what would the difference be by chance if both had the same?
@@ -199,6 +212,19 @@ func (p *Pool) mayEject() int {
 		return 0
 	}
 	return max(1, int(p.cfg.Eject.MaxShare*float64(n)+1e-9))
+}
+
+// remark begins the evidence anew, for other others.
+func (p *Pool) remark(s *set) {
+	all := sum(s, nil)
+	for _, m := range p.members {
+		others := all
+		if own := m.mark(); !m.out() || s.failOpen {
+			others.counts = others.sub(own.counts)
+			others.inFlight -= min(others.inFlight, own.inFlight)
+		}
+		m.row, m.older, m.newer = others, others, others
+	}
 }
 
 // eject takes m out. The lock is held.
@@ -229,7 +255,7 @@ func (p *Pool) restore(m *Member, now time.Duration) {
 	m.ejected, m.returned, m.back = false, true, now
 	m.streak.Store(0)
 	m.blamed.Store(false)
-	m.then, m.now = m.counts(), m.counts()
+	m.then, m.now = m.mark(), m.mark()
 	m.comeBack(now)
 	p.tell(Event{Kind: Returned, Member: m})
 }
@@ -242,5 +268,5 @@ func (p *Pool) restore(m *Member, now time.Duration) {
 // answers of the others since then; when all are out; and for members beyond the share that may be ejected. When the whole
 // target fails at once, the others have no good answers and all failures count. When members fall ill one after
 // the other, those beyond MaxShare count. What this can hide is bounded: of equal members, of which each call fails with the same
-// probability, less than one failure in a hundred.
+// probability, about one failure in a hundred.
 func (p *Pool) Blames(m *Member) bool { return m.blamed.Load() && !p.set.Load().failOpen }

@@ -58,10 +58,9 @@ type Member struct {
 	checkedOut bool
 	checks     int                // in a row that speak against the state
 	stopCheck  context.CancelFunc // nil: not checked
-	now, then  counts             // at the start of this round and the one before
-	// Of all others in the set of generation markGen: when the failures in a row began, and later on.
+	now, then  mark               // at the start of this round and the one before
+	// Of all others in the load: when the failures in a row began, and at two times before now.
 	row, older, newer mark
-	markGen           uint64
 }
 
 func newMember(p *Pool, endpoint int, u *url.URL, addr netip.Addr, weight float64) *Member {

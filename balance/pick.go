@@ -17,7 +17,6 @@ const (
 
 // A set is who may be picked. It is replaced as a whole and never changed.
 type set struct {
-	gen      uint64 // differs where the slots' members do
 	slots    []slot
 	alias    []alias // nil: all have the same weight
 	slow     bool    // some slot is
@@ -221,13 +220,12 @@ func (p *Pool) rebuild(now time.Duration) {
 		s.alias = aliases(s.slots)
 	}
 	if old := p.set.Load(); old != nil {
-		s.gen = old.gen
 		same := len(old.slots) == len(s.slots)
 		for i := 0; same && i < len(s.slots); i++ {
 			same = s.slots[i].m == old.slots[i].m
 		}
 		if !same {
-			s.gen++
+			p.remark(s)
 		}
 	}
 	p.set.Store(s)
