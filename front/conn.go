@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -19,7 +18,7 @@ import (
 const (
 	phaseNew     = iota // no byte has come
 	phaseHeader         // of a request's header something has come
-	phaseHandler        // a request is being answered, or the connection was hijacked
+	phaseHandler        // a request is being answered, or the connection was hijacked, or is to be closed
 	phaseIdle           // net/http will set the deadline for the next request to begin
 	phaseWaiting        // and has done so
 )
@@ -103,11 +102,11 @@ func (c *conn) noteRead(p []byte, err error) {
 		return
 	}
 	if phase == phaseHeader && err != nil && errors.Is(err, os.ErrDeadlineExceeded) && !c.closed.Load() {
+		c.phase.Store(phaseHandler) // net/http may ask again, and then closes without a word
 		c.server.stats.slowHeaders.Add(1)
-		if !c.encrypted {
-			// net/http would close without a word. No answer is on its way: no handler runs.
+		if !c.encrypted { // no answer is on its way: no handler runs
 			c.SetWriteDeadline(time.Now().Add(answerTimeout))
-			io.WriteString(c.Conn, answer408)
+			c.write([]byte(answer408))
 		}
 	}
 }
