@@ -46,7 +46,7 @@ type Config struct {
 	// reached from here (RFC 6724), and an address that cannot would only fail. Otherwise the order says nothing.
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 	// OnEvent is told what has changed; nil: nobody. It is called by whoever found the change, an End or Pick among them: it
-	// should be short.
+	// should be short. It may call the pool, but not Close.
 	OnEvent func(Event)
 
 	// Now is a monotonic clock; nil: the process's. Background work waits by timers of package time.
@@ -66,8 +66,8 @@ type Endpoint struct {
 // Eject takes members out of the load that fail where the others do not.
 type Eject struct {
 	Enabled  bool
-	Failures int           // in a row; 0 = 5. More are needed where the others fail too, see the comment on evidence
-	MaxShare float64       // of the members that may be ejected at a time, above 0 to 1, but one of two or more always may; 0 = 0.5
+	Failures int           // in a row; 0 = 5. More are asked for where the others fail too, or have few results
+	MaxShare float64       // of the members that may be ejected at a time, above 0 to 1, but one of two or more may always; 0 = 0.5
 	BaseTime time.Duration // for which the first ejection lasts; each further one as much longer; 0 = 5 s
 	MaxTime  time.Duration // of an ejection; 0 = 5 min, or BaseTime if that is longer
 }

@@ -104,7 +104,9 @@ func (m *Member) Addr() netip.Addr { return m.addr }
 // Begin says that an attempt goes to the member. Each Begin needs one End, however the attempt ends.
 func (m *Member) Begin() { m.inFlight.Add(1) }
 
-// End says how an attempt ended, and how long it took from Begin on. A failure may eject the member.
+// End says how an attempt ended, and how long it took from Begin on. A failure may eject the member. What goes on for long after a
+// good answer (an upgrade, a stream) should End when the answer is there: until then it is no evidence of the member's health, and
+// makes it look busy.
 func (m *Member) End(o Outcome, latency time.Duration) {
 	// It is counted before it is out of flight: totals of removed members are taken when nothing is in flight.
 	switch o {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 )
@@ -520,5 +521,52 @@ func TestAnIllEndpointThatMayNotBeEjectedGetsASmallShare(t *testing.T) {
 	w.run(120*time.Second, 500)
 	if s := w.share("a") + w.share("b"); s > 0.2 {
 		t.Errorf("two ill endpoints, one of them ejected, got %.1f %%", 100*s)
+	}
+}
+
+// A row that began while others were well still is long when they are not: what they did then is no evidence any more.
+func TestARowThatOutlastsTheHealthOfTheOthers(t *testing.T) {
+	cfg := ejecting
+	cfg.Eject.Failures = 100
+	w := newWorld(t, 1, cfg)
+	w.run(20*time.Second, 500)
+	w.behave = func(m *Member, now time.Duration) (Outcome, time.Duration) {
+		if m.URL().Host == "a" || now > 20060*time.Millisecond {
+			return Failed, w.about(10 * time.Millisecond)
+		}
+		return Success, w.about(10 * time.Millisecond)
+	}
+	w.run(21*time.Second, 500)
+	w.reset()
+	w.run(40*time.Second, 500)
+	if len(w.events) > 0 || w.blamed > 0 {
+		t.Errorf("%q, %d blamed", w.events, w.blamed)
+	}
+}
+
+// Three of four are ill, two may be ejected: the third's failures are the target's, and it is not put in their place.
+func TestNoMoreAreBlamedThanMayBeEjected(t *testing.T) {
+	cfg := ejecting
+	cfg.Eject.BaseTime = time.Hour
+	cfg.Eject.MaxTime = time.Hour
+	w := newWorld(t, 1, cfg)
+	w.run(20*time.Second, 500)
+	ill := "a"
+	w.behave = func(m *Member, _ time.Duration) (Outcome, time.Duration) {
+		if strings.Contains(ill, m.URL().Host) {
+			return Failed, w.about(10 * time.Millisecond)
+		}
+		return Success, w.about(10 * time.Millisecond)
+	}
+	for _, ill = range []string{"a", "ab", "abc"} {
+		w.run(w.now+10*time.Second, 500)
+	}
+	if len(w.events) != 2 || !w.of("a").ejected || !w.of("b").ejected {
+		t.Errorf("%q", w.events)
+	}
+	w.reset()
+	w.run(w.now+10*time.Second, 500)
+	if w.blamed > 0 || w.failed["c"] < 100 {
+		t.Errorf("%d of %d failures blamed", w.blamed, w.failed["c"])
 	}
 }
