@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -31,6 +32,11 @@ var rooms = []struct {
 	{"", []string{"window", "breaker", "budget", "backoff", "limit", "timeout", "fallback"}},
 	{"cortexhttp", []string{"", "window", "breaker", "budget", "backoff", "limit", "timeout", "fallback"}},
 }
+
+// The leaves of the gateway: each knows one thing and nothing of the guard, so that its tests need neither and another program
+// could use it. They work with sockets, files and the process, so that the rules of the library on clocks and goroutines are not
+// for them.
+var leaves = []string{"h1", "balance", "front", "tlsfile", "systemd", "watch", "quota", "accesslog"}
 
 // sources parses the non-test files of a room, whatever their build constraints.
 func sources(t *testing.T, room string) map[string]*ast.File {
@@ -72,7 +78,7 @@ func imported(t *testing.T, name string, f *ast.File) map[string]string {
 		if i.Name != nil {
 			known = i.Name.Name
 		}
-		if known == "." || known == "_" {
+		if known == "." || known == "_" && p != "embed" {
 			t.Errorf("%s imports %s as %q", name, p, known)
 		}
 		by[known] = p
@@ -82,29 +88,39 @@ func imported(t *testing.T, name string, f *ast.File) map[string]string {
 
 func TestLibraryImportsOnlyTheStandardLibraryAndDownward(t *testing.T) {
 	for _, room := range rooms {
-		allowed := map[string]bool{}
-		for _, m := range room.may {
-			allowed[strings.TrimSuffix(module+"/"+m, "/")] = true
-		}
-		for name, f := range sources(t, room.name) {
-			for _, p := range imported(t, name, f) {
-				switch {
-				case p == "C" || p == "unsafe" || p == "testing" || strings.HasPrefix(p, "testing/"):
-					t.Errorf("%s imports %s", name, p)
-				case p == module || strings.HasPrefix(p, module+"/"):
-					if !allowed[p] {
-						t.Errorf("%s imports %s: the rooms below %q are %q", name, p, room.name, room.may)
-					}
-				case strings.Contains(strings.Split(p, "/")[0], "."):
-					t.Errorf("%s imports %s, which is not the standard library's", name, p)
-				}
-			}
-		}
+		importsOnly(t, room.name, room.may)
+	}
+	for _, name := range leaves {
+		importsOnly(t, name, nil)
 	}
 	// Vendoring or a workspace would make the rule above a matter of names only.
 	for _, name := range []string{"vendor", "go.work"} {
 		if _, err := os.Stat(name); err == nil {
 			t.Errorf("there is a %s in the root", name)
+		}
+	}
+}
+
+// importsOnly reports what a room imports beside the standard library and the rooms that it may.
+func importsOnly(t *testing.T, room string, may []string) {
+	t.Helper()
+	allowed := map[string]bool{}
+	for _, m := range may {
+		allowed[strings.TrimSuffix(module+"/"+m, "/")] = true
+	}
+	for name, f := range sources(t, room) {
+		for _, p := range imported(t, name, f) {
+			switch {
+			case p == "unsafe" && name == "systemd/monotonic_linux.go": // to read the clock that systemd goes by
+			case p == "C" || p == "unsafe" || p == "testing" || strings.HasPrefix(p, "testing/"):
+				t.Errorf("%s imports %s", name, p)
+			case p == module || strings.HasPrefix(p, module+"/"):
+				if !allowed[p] {
+					t.Errorf("%s imports %s: the rooms below %q are %q", name, p, room, may)
+				}
+			case strings.Contains(strings.Split(p, "/")[0], "."):
+				t.Errorf("%s imports %s, which is not the standard library's", name, p)
+			}
 		}
 	}
 }
@@ -171,8 +187,12 @@ func TestLibraryReadsNoClockAndNoGlobalRandom(t *testing.T) {
 
 // Two engines share nothing: what a package keeps in variables is never assigned after start-up.
 func TestLibraryKeepsNoGlobalState(t *testing.T) {
+	all := slices.Clone(leaves)
 	for _, room := range rooms {
-		for name, f := range sources(t, room.name) {
+		all = append(all, room.name)
+	}
+	for _, room := range all {
+		for name, f := range sources(t, room) {
 			vars := map[string]bool{}
 			for _, d := range f.Decls {
 				if g, ok := d.(*ast.GenDecl); ok && g.Tok == token.VAR {
@@ -213,5 +233,28 @@ func TestLibraryKeepsNoGlobalState(t *testing.T) {
 				return true
 			})
 		}
+	}
+}
+
+// The rooms above the library, each below those that may import it: a room imports only what stands before it. What is not in the
+// list (cmd, bench, proof, the laboratory) is above all of it, and imported by nothing in it.
+func TestGatewayImportsDownward(t *testing.T) {
+	order := []string{"strictyaml", "explain", "config", "admin", "gateway", "demo"}
+	below := map[string]bool{}
+	for _, r := range rooms {
+		below[strings.TrimSuffix(module+"/"+r.name, "/")] = true
+	}
+	for _, name := range leaves {
+		below[module+"/"+name] = true
+	}
+	for _, room := range order {
+		for name, f := range sources(t, room) {
+			for _, p := range imported(t, name, f) {
+				if (p == module || strings.HasPrefix(p, module+"/")) && !below[p] {
+					t.Errorf("%s imports %s, which is not below %q", name, p, room)
+				}
+			}
+		}
+		below[module+"/"+room] = true
 	}
 }
