@@ -281,12 +281,13 @@ func TestSlowReaders(t *testing.T) {
 	const patience = 8 * time.Second
 	big := strings.Repeat("x", 100<<10)
 	t.Run("takes nothing", func(t *testing.T) {
-		ended := make(chan error, 1)
+		var ended chan error // of the bubble
 		inWorld(t, Limits{WriteTimeout: patience}, func(w http.ResponseWriter, r *http.Request) {
 			_, err := io.WriteString(w, big)
 			<-r.Context().Done()
 			ended <- err
 		}, func(w *world) {
+			ended = make(chan error, 1)
 			k := w.dial("192.0.2.1:1")
 			defer k.Close()
 			k.say("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -349,12 +350,13 @@ func TestSlowReaders(t *testing.T) {
 		})
 	})
 	t.Run("the handler's own deadline", func(t *testing.T) {
-		failed := make(chan error, 1)
+		var failed chan error // of the bubble
 		inWorld(t, Limits{WriteTimeout: patience}, func(w http.ResponseWriter, r *http.Request) {
 			http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Second))
 			_, err := io.WriteString(w, big)
 			failed <- err
 		}, func(w *world) {
+			failed = make(chan error, 1)
 			k := w.dial("192.0.2.1:1")
 			defer k.Close()
 			k.say("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
