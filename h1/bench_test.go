@@ -184,3 +184,14 @@ func BenchmarkRatio(b *testing.B) {
 		})
 	}
 }
+
+// The connection's and the transport's own; the request's, the context's hook and the response's maps are among them.
+func TestAllocations(t *testing.T) {
+	url := echoServer(t, 1024)
+	tr := newTransport(t, Config{})
+	buf := make([]byte, 4096)
+	get(t, tr, url, buf)
+	if n := testing.AllocsPerRun(200, func() { get(t, tr, url, buf) }); n > 20 {
+		t.Errorf("%v allocations for a request and its response", n)
+	}
+}

@@ -303,6 +303,7 @@ func (x *exchange) prepare() error {
 		return nil
 	}
 	if x.out.length > 0 {
+		began := time.Now()
 		b, err := readWhole(*x.wire, x.body, int(x.out.length))
 		*x.wire = b
 		x.closeBody()
@@ -310,8 +311,8 @@ func (x *exchange) prepare() error {
 			x.release(true)
 			return x.fail(OpRequest, err)
 		}
-		if x.c.served && x.c.stale() {
-			x.release(false)
+		if x.c.served && time.Since(began) > time.Millisecond && x.c.stale() {
+			x.release(false) // without a word to the hooks: nothing was sent over it
 			if x.req.Context().Err() == nil {
 				if err := x.obtain(false); err != nil {
 					return x.fail(OpDial, err)

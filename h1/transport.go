@@ -86,7 +86,8 @@ func (t *Transport) CloseIdleConnections() { t.pool.closeIdle() }
 
 // RoundTrip sends the request and returns the response to it. Errors are of type [*Error]; those of reading the response's body
 // are the connection's own, [io.ErrUnexpectedEOF] where it was cut short, and [context.Cause] of the request's context
-// where that had ended. The request's body is closed in any case, possibly after RoundTrip has returned.
+// where that had ended. The request's body is closed in any case, possibly after RoundTrip has returned a response. RoundTrip does
+// not return an error before a Read of that body that is under way has ended.
 //
 // The request's context ends the exchange until the response's body was read to its end or closed. It does no longer after a
 // 101: the body then is an io.ReadWriteCloser, with a CloseWrite, and the connection its caller's.
