@@ -33,6 +33,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -92,6 +93,7 @@ type Gateway struct {
 
 	state     atomic.Pointer[state]
 	reloading sync.Mutex
+	closed    bool // guarded by reloading
 }
 
 // New returns the gateway of a configuration. It opens no port and makes no connection of its own but for the checks and lookups of endpoints
@@ -140,12 +142,10 @@ func monotonic() time.Duration { return time.Since(origin) }
 func (g *Gateway) Reload(f *config.File) (err error) {
 	g.reloading.Lock()
 	defer g.reloading.Unlock()
-	defer func() { // a fault in here must not take down what works
-		if p := recover(); p != nil {
-			g.logger.Error("panic in reload", "panic", p, "stack", string(debug.Stack()))
-			err = fmt.Errorf("gateway: reload: panic: %v", p)
-		}
-	}()
+	defer g.recovered(&err)
+	if g.closed {
+		return errClosed
+	}
 	before := g.state.Load()
 	s, err := g.build(f, before)
 	if err != nil {
@@ -163,6 +163,16 @@ func (g *Gateway) Reload(f *config.File) (err error) {
 	return nil
 }
 
+// recovered makes a panic in a reload its error: a fault in there must not take down what works.
+func (g *Gateway) recovered(err *error) {
+	if p := recover(); p != nil {
+		g.logger.Error("panic in reload", "panic", p, "stack", string(debug.Stack()))
+		*err = fmt.Errorf("gateway: reload: panic: %v", p)
+	}
+}
+
+var errClosed = errors.New("gateway: it is closed")
+
 // Targets are the targets of the configuration, in its order.
 func (g *Gateway) Targets() []*Target { return g.state.Load().targets }
 
@@ -170,6 +180,7 @@ func (g *Gateway) Targets() []*Target { return g.state.Load().targets }
 func (g *Gateway) Close() {
 	g.reloading.Lock()
 	defer g.reloading.Unlock()
+	g.closed = true
 	for _, t := range g.state.Load().targets {
 		t.retire()
 	}

@@ -301,11 +301,11 @@ func (s *Server) Reload() error {
 	return err
 }
 
-func (s *Server) reload() error {
+func (s *Server) reload() (err error) {
+	defer s.gateway.recovered(&err)
 	now := s.gateway.state.Load().file
 	next := now
 	if s.options.Load != nil {
-		var err error
 		if next, err = s.options.Load(); err != nil {
 			return err
 		}

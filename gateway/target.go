@@ -105,7 +105,9 @@ func (t *Target) probe(ctx context.Context, m *balance.Member) error {
 		return err
 	}
 	u := *m.URL()
-	r.URL.Scheme, r.URL.Host = u.Scheme, u.Host
+	if r.URL.Host = u.Host; u.Scheme == "https" { // h2c is http for the transport
+		r.URL.Scheme = u.Scheme
+	}
 	r.Host = m.Endpoint().Host
 	r.Header["User-Agent"] = []string{"cortex-check"}
 	res, err := t.base.RoundTrip(r)
