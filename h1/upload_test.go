@@ -289,3 +289,84 @@ func TestContextEndsDuringTheUpload(t *testing.T) {
 		})
 	}
 }
+
+// A body in chunks that fails has no last chunk on the wire.
+func TestChunkedBodyFails(t *testing.T) {
+	leaks(t)
+	whole := make(chan bool, 1)
+	addr := serve(t, func(_ int, c net.Conn, r *bufio.Reader) {
+		req, err := http.ReadRequest(r)
+		if err == nil {
+			_, err = io.Copy(io.Discard, req.Body)
+		}
+		whole <- err == nil
+	})
+	fault := errors.New("fault")
+	for name, body := range map[string]io.Reader{
+		"at once":  readerFunc(func([]byte) (int, error) { return 0, fault }),
+		"later":    io.MultiReader(strings.NewReader("hello"), readerFunc(func([]byte) (int, error) { return 0, fault })),
+		"stuck":    readerFunc(func([]byte) (int, error) { return 0, nil }),
+		"trailer":  strings.NewReader("hello"),
+		"smuggled": strings.NewReader("hello"),
+	} {
+		b := &counted{Reader: body}
+		req := newRequest(t, "POST", addr, b)
+		switch name {
+		case "trailer", "smuggled":
+			req.Trailer = http.Header{"A": nil}
+			b.Reader = io.MultiReader(body, readerFunc(func([]byte) (int, error) {
+				if name == "smuggled" {
+					req.Trailer["Content-Length"] = []string{"5"}
+				} else {
+					req.Trailer["A"] = []string{"b\r\nc"}
+				}
+				return 0, io.EOF
+			}))
+		}
+		_, err := newTransport(t, Config{}).RoundTrip(req)
+		if e, ok := errors.AsType[*Error](err); !ok || e.Op != OpRequest || e.RequestUnsent() || (name == "at once" || name == "later") && !errors.Is(err, fault) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if <-whole {
+			t.Errorf("%s: the server got a whole request", name)
+		}
+		if _, n := b.count(); n != 1 {
+			t.Errorf("%s: closed %d times", name, n)
+		}
+	}
+}
+
+// A small body that takes its time may find the connection dead. Another takes its place, also for a POST: nothing was sent.
+func TestSlowSmallBody(t *testing.T) {
+	leaks(t)
+	closed, gone := make(chan struct{}), make(chan struct{})
+	addr := serve(t, func(n int, c net.Conn, r *bufio.Reader) {
+		for i := 0; ; i++ {
+			req, err := http.ReadRequest(r)
+			if err != nil {
+				return
+			}
+			io.Copy(io.Discard, req.Body)
+			io.WriteString(c, okAnswer)
+			if n == 1 {
+				<-closed
+				c.Close()
+				close(gone)
+				return
+			}
+		}
+	})
+	tr := newTransport(t, Config{})
+	fetch(t, tr, newRequest(t, "GET", addr, nil))
+	var hooks traced
+	req := hooks.on(newRequest(t, "POST", addr, io.MultiReader(strings.NewReader("he"), readerFunc(func(p []byte) (int, error) {
+		close(closed)
+		<-gone
+		time.Sleep(2 * time.Millisecond) // it is looked into after a millisecond
+		return copy(p, "llo"), io.EOF
+	}))))
+	req.ContentLength = 5
+	if resp, _ := fetch(t, tr, req); resp.StatusCode != 200 || hooks.got != 1 || hooks.reused != 1 {
+		t.Fatal(resp.Status, hooks)
+	}
+}
