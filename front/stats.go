@@ -1,6 +1,9 @@
 package front
 
-import "sync/atomic"
+import (
+	"strings"
+	"sync/atomic"
+)
 
 // Stats counts since the start what was accepted, and what was refused or cut and why.
 type Stats struct {
@@ -31,10 +34,10 @@ type counters struct {
 
 // http2Error is told of by net/http.
 func (c *counters) http2Error(what string) {
-	switch what {
-	case "conn_close_lost_ping":
+	switch {
+	case what == "conn_close_lost_ping":
 		c.lostPings.Add(1)
-	case "too_many_early_resets":
+	case strings.HasSuffix(what, "_too_many_early_resets"):
 		c.rapidResets.Add(1)
 	default:
 		c.http2Errors.Add(1)

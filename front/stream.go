@@ -15,8 +15,8 @@ const (
 	// no more work done by cancelling than by taking the answers; and clients with deadlines have longer ones.
 	rightAway = 10 * time.Millisecond
 
-	// manyResets of streams cancelled right away, in resetWindow, are abuse if they are most of its streams there: a browser that
-	// leaves a page cancels a hundred at a time, a client that hedges its calls no more than half of them.
+	// manyResets of streams cancelled right away, in resetWindow, are abuse if they are two thirds of its streams there: a browser
+	// that leaves a page cancels a hundred at a time, a client that hedges its calls no more than half of them.
 	manyResets  = 500
 	resetWindow = 10 * time.Second
 )
@@ -42,7 +42,7 @@ func (n *streamCounts) ended(now time.Time, cancelled bool) bool {
 	if cancelled {
 		n.resets++
 	}
-	if n.resets >= manyResets && 2*n.resets > n.streams {
+	if n.resets >= manyResets && 3*n.resets > 2*n.streams {
 		n.resets = -1
 		return true
 	}
