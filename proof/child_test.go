@@ -100,8 +100,9 @@ type child struct {
 
 // watched are the patterns whose log lines are counted.
 var watched = map[string]*regexp.Regexp{
-	"reload": regexp.MustCompile(`(?i)msg="?[^"]*\breload(ed)?\b`),
-	"panic":  regexp.MustCompile(`(?i)\bpanic\b|^fatal error`),
+	"reload":         regexp.MustCompile(`(?i)msg="?[^"]*\breload(ed)?\b`),
+	"refused reload": regexp.MustCompile(`(?i)level=(ERROR|WARN) msg="?[^"]*\breload(ed)?\b`),
+	"panic":          regexp.MustCompile(`(?i)\bpanic\b|^fatal error`),
 }
 
 var portLine = regexp.MustCompile(`msg="?(listening|admin port)"? .*?address=(\S+)`)

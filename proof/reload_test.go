@@ -67,7 +67,10 @@ routes:
 			closed++
 		}
 	}
-	t.Logf("%d reloads in %v", reloads, time.Since(begin).Round(time.Millisecond))
+	t.Logf("%d reloads in %v, %d of them refused", reloads, time.Since(begin).Round(time.Millisecond), g.count("refused reload"))
+	if n := g.count("refused reload"); n != reloads/len(kinds) {
+		t.Errorf("%d reloads refused, want those of the invalid file: %d", n, reloads/len(kinds))
+	}
 	g.reload(kinds[0])
 	after, ok := g.settles(20*time.Second, func(f footprint) bool {
 		return abs(f.sockets-before.sockets) <= 10 && f.rss-before.rss <= 16<<20

@@ -32,7 +32,7 @@ func TestSlowEverything(t *testing.T) {
 listen: 127.0.0.1:0
 admin: {listen: '127.0.0.1:0'}
 server: {read_header_timeout: 4s, body_timeout: 4s}
-targets: {slow: {endpoints: [http://%s]}, up: {endpoints: [http://%[1]s], limit: {min: 100}, transport: {idle_timeout: 2s}}}
+targets: {slow: {endpoints: [http://%s], transport: {idle_timeout: 2s}}, up: {endpoints: [http://%[1]s], limit: {min: 100}, transport: {idle_timeout: 2s}}}
 routes: [{path: /, target: up}, {path: /slow, target: slow}, {path: /long, target: slow}]
 `, up))
 	connections := 150 // of each
