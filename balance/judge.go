@@ -10,7 +10,9 @@ import (
 //   - Are the others well now? Since the member's failures in a row began, the others have had at least wellResults good answers, to
 //     attempts that began since then. What they did before says nothing: when the whole target falls ill, everybody's past is
 //     good, and for a while so are the answers to what was in flight already, above all at a member that is busier and so gets
-//     no new attempts. So the evidence comes one round trip later.
+//     no new attempts. So the evidence comes one round trip later. Where that takes longer than patience, twice Failures in a row,
+//     or a rate of failures, eject on such answers too: a member that fails at once would take all the load of others that answer
+//     in minutes. But they do not blame.
 //   - Is the row too long for chance? If the member were like the others, which fail at the rate q, a row of k has the
 //     probability q^k. Failures in a row eject if it is below 1 in 1e7: with q at 1 % 4 do, and Failures (5) is the bound; at 10 % it
 //     is 7, at 20 % 10, at 50 % 24. Without this, a target of which 20 % fails would lose healthy members every few
@@ -24,6 +26,7 @@ import (
 const (
 	roundTime   = 10 * time.Second
 	wellResults = 3
+	patience    = time.Second
 	recent      = 32
 	wellRate    = 0.5 // at which the others fail at most, for m to be ejected
 	blameRate   = 0.2 // and for m to be blamed
@@ -115,7 +118,7 @@ func (p *Pool) judge(m *Member, now, latency time.Duration, r float64) {
 	streak := float64(m.streak.Load())
 	all := sum(s, m)
 	if streak <= 1 {
-		m.row = all
+		m.row, m.rowAt = all, now
 	}
 	if d := all.since(m.newer); d.good+d.bad >= recent {
 		m.older, m.newer = m.newer, all
@@ -130,8 +133,14 @@ func (p *Pool) judge(m *Member, now, latency time.Duration, r float64) {
 	if row.good >= wellResults {
 		chance, chanceNow = streak*math.Log(q), streak*math.Log(row.rate())
 	}
-	partly := p.partlyIll(s, m, since)
+	partly := p.partlyIll(s, m, since, false)
 	ill := partly || streak >= float64(p.cfg.Eject.Failures) && chance <= ejectLog && chanceNow <= ejectLogNow && q <= wellRate
+	if old := all.sub(m.row.counts); now-m.rowAt >= patience && streak >= float64(2*p.cfg.Eject.Failures) {
+		ill = ill || old.good >= wellResults && max(p.othersRate(s, m), old.rate()) <= blameRate
+	}
+	if p.fresh || now-p.round >= patience {
+		ill = ill || p.partlyIll(s, m, all.sub(m.older.counts), true)
+	}
 	own := partly || streak >= 2 && chance <= blameLog && chanceNow <= blameLogNow && q <= blameRate
 
 	// Those that may be ejected may be blamed. What fails beyond that share is the target's matter too.
@@ -179,8 +188,8 @@ func (p *Pool) othersRate(s *set, m *Member) float64 {
 	return c.rate()
 }
 
-// partlyIll reports whether m's rate of failures is what the others' is not.
-func (p *Pool) partlyIll(s *set, m *Member, since counts) bool {
+// partlyIll reports whether m's rate of failures is what the others' is not. With old, answers from before count too.
+func (p *Pool) partlyIll(s *set, m *Member, since counts, old bool) bool {
 	begin := func(o *Member) mark {
 		if p.fresh {
 			return o.then
@@ -196,7 +205,11 @@ func (p *Pool) partlyIll(s *set, m *Member, since counts) bool {
 	var c counts
 	for i := range s.slots {
 		if o := s.slots[i].m; o != m {
-			c = c.add(o.mark().since(begin(o)))
+			if old {
+				c = c.add(o.counts().sub(begin(o).counts))
+			} else {
+				c = c.add(o.mark().since(begin(o)))
+			}
 		}
 	}
 	// The usual test of two shares: what would the difference be by chance if both had the same?

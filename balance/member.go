@@ -61,6 +61,7 @@ type Member struct {
 	now, then  mark               // at the start of this round and the one before
 	// Of all others in the load: when the failures in a row began, and at two times before now.
 	row, older, newer mark
+	rowAt             time.Duration
 }
 
 func newMember(p *Pool, endpoint int, u *url.URL, addr netip.Addr, weight float64) *Member {

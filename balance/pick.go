@@ -46,36 +46,10 @@ func (p *Pool) Pick(tried ...*Member) *Member {
 	if len(s.slots) == 1 && s.wake == never {
 		return s.slots[0].m
 	}
-	var last *Member
-	if n := len(tried); n > 0 {
-		if last = tried[n-1]; n > 1 {
-			if m := s.untried(tried); m != nil {
-				return m
-			}
-		}
-	}
-	return p.pick(s, last)
+	return p.pick(s, tried)
 }
 
-// untried is the least loaded of those that were not tried, or nil. It looks at all of them: few calls come to a third attempt.
-func (s *set) untried(tried []*Member) *Member {
-	var best *slot
-	for i := range s.slots {
-		a := &s.slots[i]
-		if slices.Contains(tried, a.m) {
-			continue
-		}
-		if best == nil || float64(a.m.inFlight.Load()+1)*best.weight < float64(best.m.inFlight.Load()+1)*a.weight {
-			best = a
-		}
-	}
-	if best == nil {
-		return nil
-	}
-	return best.m
-}
-
-func (p *Pool) pick(s *set, tried *Member) *Member {
+func (p *Pool) pick(s *set, before []*Member) *Member {
 	var now time.Duration
 	if s.wake != never {
 		now = p.cfg.Now()
@@ -86,6 +60,14 @@ func (p *Pool) pick(s *set, tried *Member) *Member {
 	n := len(s.slots)
 	if n == 1 {
 		return s.slots[0].m
+	}
+	var tried *Member
+	if k := len(before); k > 0 {
+		if tried = before[k-1]; k > 1 {
+			if m := p.untried(s, now, before); m != nil {
+				return m
+			}
+		}
 	}
 	i, j := s.draw(p.cfg.Rand())
 	a := &s.slots[i]
@@ -117,6 +99,25 @@ func (p *Pool) pick(s *set, tried *Member) *Member {
 		return b.m
 	}
 	return a.m
+}
+
+// untried is the least loaded of those that were not tried, or nil. It looks at all of them: few calls come to a third attempt.
+func (p *Pool) untried(s *set, now time.Duration, tried []*Member) *Member {
+	n := len(s.slots)
+	first := min(int(p.cfg.Rand()*float64(n)), n-1) // of those that are alike, any
+	var best *Member
+	var least float64
+	for k := range n {
+		a := &s.slots[(first+k)%n]
+		if slices.Contains(tried, a.m) {
+			continue
+		}
+		load := float64(a.m.inFlight.Load()+1) / (a.weight * p.share(a, now))
+		if best == nil || load < least {
+			best, least = a.m, load
+		}
+	}
+	return best
 }
 
 // draw makes two different slots, the first by weight, of a number in [0, 1). There must be two slots.

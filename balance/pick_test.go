@@ -225,3 +225,43 @@ func BenchmarkPick(b *testing.B) {
 		})
 	}
 }
+
+func TestWords(t *testing.T) {
+	_, err := New(Config{})
+	for _, c := range [][2]string{
+		{err.Error(), "balance: Endpoints is empty: want at least one"},
+		{LookupFailed.String(), "lookup failed"}, {Kind(200).String(), "Kind(200)"},
+		{StateCheckedOut.String(), "checked out"}, {State(200).String(), "State(200)"},
+	} {
+		if c[0] != c[1] {
+			t.Errorf("%q, want %q", c[0], c[1])
+		}
+	}
+}
+
+// The third attempt goes to those that were not tried, whose slow start counts.
+func TestThirdAttemptsMindTheSlowStart(t *testing.T) {
+	w := newWorld(t, 1, Config{Endpoints: hosts(1, 1, 1, 1), SlowStart: 10 * time.Second})
+	a, b, c, d := w.of("a"), w.of("b"), w.of("c"), w.of("d")
+	seen := map[*Member]int{}
+	for range 1000 {
+		seen[w.p.Pick(a, b)]++
+	}
+	if seen[c] < 400 || seen[d] < 400 {
+		t.Errorf("c %d, d %d of 1000", seen[c], seen[d])
+	}
+	w.p.mu.Lock()
+	c.comeBack(w.now)
+	w.p.rebuild(w.now)
+	w.p.unlock()
+	for range 5 {
+		d.Begin()
+	}
+	if w.p.Pick(a, b) != d {
+		t.Error("one that has just come back is picked, though another is less loaded for its share")
+	}
+	w.now += time.Minute
+	if w.p.Pick(a, b) != c {
+		t.Error("one whose slow start is over is not picked")
+	}
+}

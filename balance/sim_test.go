@@ -570,3 +570,23 @@ func TestNoMoreAreBlamedThanMayBeEjected(t *testing.T) {
 		t.Errorf("%d of %d failures blamed", w.blamed, w.failed["c"])
 	}
 }
+
+// Others that answer in half a minute look busy and have few results: one that fails at once must not take all the load meanwhile.
+func TestAFailingEndpointBesideSlowOnes(t *testing.T) {
+	w := newWorld(t, 1, ejecting)
+	w.retries = 1
+	w.behave = func(*Member, time.Duration) (Outcome, time.Duration) { return Success, w.about(30 * time.Second) }
+	w.run(100*time.Second, 50)
+	w.behave = func(m *Member, _ time.Duration) (Outcome, time.Duration) {
+		if m.URL().Host == "a" {
+			return Failed, time.Millisecond
+		}
+		return Success, w.about(30 * time.Second)
+	}
+	for !w.of("a").ejected && w.now < 120*time.Second {
+		w.run(w.now+10*time.Millisecond, 50)
+	}
+	if took := w.now - 100*time.Second; took > 3*time.Second {
+		t.Errorf("ejected after %v", took)
+	}
+}
