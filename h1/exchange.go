@@ -17,8 +17,9 @@ const (
 	maxInterim = 256
 	// lateSender is how long a request body may still be sent when the response is over.
 	lateSender = 50 * time.Millisecond
-	// lastWords is how long a response is waited for when the request could not be written whole.
-	lastWords = time.Second
+	// lastWords is how long a response is waited for when the request could not be written whole. What the server said before it
+	// cut the connection is here by then.
+	lastWords = 100 * time.Millisecond
 )
 
 // exchange is a request and its response, and the response's body.
