@@ -103,18 +103,21 @@ func (p *Pool) pick(s *set, before []*Member) *Member {
 
 // untried is the least loaded of those that were not tried, or nil. It looks at all of them: few calls come to a third attempt.
 func (p *Pool) untried(s *set, now time.Duration, tried []*Member) *Member {
-	n := len(s.slots)
-	first := min(int(p.cfg.Rand()*float64(n)), n-1) // of those that are alike, any
 	var best *Member
-	var least float64
-	for k := range n {
-		a := &s.slots[(first+k)%n]
+	var least, alike float64
+	for i := range s.slots {
+		a := &s.slots[i]
 		if slices.Contains(tried, a.m) {
 			continue
 		}
 		load := float64(a.m.inFlight.Load()+1) / (a.weight * p.share(a, now))
-		if best == nil || load < least {
-			best, least = a.m, load
+		switch {
+		case best == nil || load < least:
+			best, least, alike = a.m, load, 1
+		case load == least: // any of those that are alike
+			if alike++; p.cfg.Rand()*alike < 1 {
+				best = a.m
+			}
 		}
 	}
 	return best
