@@ -229,7 +229,7 @@ func TestSlowHeaderBehindAPipelinedRequest(t *testing.T) {
 	inWorld(t, Limits{ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}, hello, func(w *world) {
 		k := w.dial("192.0.2.1:1")
 		defer k.Close()
-		go k.say("GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nHost")
+		go io.WriteString(k, "GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nHost")
 		if res, _ := k.answer(); res.StatusCode != 200 {
 			t.Fatal(res.Status)
 		}
