@@ -92,6 +92,9 @@ func (x *exchange) pass(res *http.Response) {
 			names = append(names, key)
 		}
 		h["Trailer"] = []string{strings.Join(names, ", ")}
+		if x.in.ProtoMajor == 1 && x.in.ProtoMinor > 0 && x.in.Method != http.MethodHead {
+			delete(h, "Content-Length") // of HTTP/2, where it may come with trailers; in HTTP/1.1 only chunks have them
+		}
 	}
 	x.w.WriteHeader(res.StatusCode)
 	if err := x.copy(res); err != nil {

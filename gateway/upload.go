@@ -41,6 +41,10 @@ func (s *state) newUpload(w http.ResponseWriter, r *http.Request) *upload {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil
 	}
+	if r.ContentLength == 0 { // of HTTP/2, where it is not NoBody; over HTTP/1.1 it would go out as chunks
+		r.Body = http.NoBody
+		return nil
+	}
 	u := &upload{ReadCloser: r.Body, conn: http.NewResponseController(w), streams: r.ProtoMajor >= 2}
 	if !u.streams || !isGRPC(r.Header) {
 		u.patience, u.rate, u.limit = s.server.BodyTimeout, s.server.MinBodyRate, s.server.MaxBodyBytes
@@ -72,6 +76,11 @@ func (u *upload) answered() {
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	if !u.streams && !u.over && !u.expired {
+		// Or net/http's server takes for itself what of the body it can get before it writes the answer: the target would get
+		// a body with a hole in it. It is not for all requests, as a server that discards the rest can tell the client to close.
+		u.conn.EnableFullDuplex()
+	}
 	if u.streams && !u.over && !u.expired && u.patience > 0 {
 		u.patience, u.rate = 0, 0
 		u.conn.SetReadDeadline(time.Time{})
