@@ -67,7 +67,7 @@ routes:
   - {path: /download, target: streams}
 `, fmt.Sprintf(server, extra), strings.Join(urls, ", "), timeout)
 	}
-	g := serve(t, text("200ms"))
+	g := serve(t, text("200ms"), collects)
 	front := newLink(t, "client", g.addr)
 
 	calm := func(what string, d time.Duration) (good, all int) {
@@ -132,7 +132,7 @@ routes:
 	}
 	quiesces(t, g)
 	n, by := g.goroutines()
-	ref := serve(t, text("200ms"))
+	ref := serve(t, text("200ms"), collects)
 	r := newCallers(ref.addr, ref.addr, h2c)
 	fresh, stop := context.WithTimeout(t.Context(), 2*time.Second)
 	defer stop()

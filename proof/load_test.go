@@ -130,10 +130,33 @@ func bounded(t *testing.T, g *child, limit int64, attack func()) {
 
 const growth = 64 << 20 // bytes that abuse may cost at most
 
-// countingDial dials TCP and counts how often.
-func countingDial(n *atomic.Int64) func(context.Context, string, string) (net.Conn, error) {
+// A watchedConn counts when the other side ends it.
+type watchedConn struct {
+	net.Conn
+	closed atomic.Bool // from this side
+	cut    *atomic.Int64
+}
+
+func (c *watchedConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if err != nil && !c.closed.Swap(true) {
+		c.cut.Add(1)
+	}
+	return n, err
+}
+
+func (c *watchedConn) Close() error {
+	c.closed.Store(true)
+	return c.Conn.Close()
+}
+
+// dialWatched dials TCP and has the connections counted that the other side ends.
+func dialWatched(cut *atomic.Int64) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		n.Add(1)
-		return new(net.Dialer).DialContext(ctx, network, address)
+		c, err := new(net.Dialer).DialContext(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return &watchedConn{Conn: c, cut: cut}, nil
 	}
 }
