@@ -92,7 +92,7 @@ func newServer(f *config.File, o Options, frontPort, adminPort net.Listener) (*S
 		drained: make(chan struct{})}
 	s.reloads.Store(new(admin.Reloads))
 	faults := log.New(faultWriter{s.log}, "", 0)
-	s.front = front.New(front.Config{Handler: g, TLS: secrets.frontTLS(), Limits: limits, BaseContext: ctx, ErrorLog: faults,
+	s.front = front.New(front.Config{Handler: http.HandlerFunc(s.serveHTTP), TLS: secrets.frontTLS(), Limits: limits, BaseContext: ctx, ErrorLog: faults,
 		Problem: g.refused})
 	s.admin = &http.Server{
 		Handler: admin.New(admin.Config{Targets: g.adminTargets, Ready: s.Ready, Server: s.status, Token: secrets.token(), Log: s.log,
@@ -106,6 +106,15 @@ func newServer(f *config.File, o Options, frontPort, adminPort net.Listener) (*S
 		MaxHeaderBytes:    16 << 10,
 	}
 	return s, nil
+}
+
+// serveHTTP has the gateway answer. In the delay before a stop answers say that their connection ends (on HTTP/2 that makes a GOAWAY): the
+// next request then goes elsewhere, and does not meet a connection that is just being closed.
+func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
+	if s.draining.Load() {
+		w.Header().Set("Connection", "close")
+	}
+	s.gateway.ServeHTTP(w, r)
 }
 
 // limitsOf are the limits of a configuration. The error says that there are too few file descriptors for them.
@@ -193,9 +202,10 @@ func (s *Server) Ready() bool { return !s.draining.Load() }
 func (s *Server) Drain() { s.drainOnce.Do(func() { close(s.drained) }) }
 
 // Run serves until ctx ends, or Drain, and then stops in an order that loses nothing: it says on the admin port that it is not ready any
-// more but goes on accepting for as long as drain.delay, so that balancers look away; it stops accepting and lets the requests
-// in flight, upgraded connections too, end within drain.timeout; it cuts what is left; last goes the admin port. The error is
-// nil after an orderly stop, [ErrCut] if something was cut, else why a port failed. Run may be called once.
+// more but goes on accepting for as long as drain.delay, so that balancers look away, and ends kept connections with their next
+// answer; it stops accepting and lets the requests in flight, upgraded connections too, end within drain.timeout; it cuts what is
+// left; last goes the admin port. The error is nil after an orderly stop, [ErrCut] if something was cut, else why a port failed. Run
+// may be called once.
 func (s *Server) Run(ctx context.Context) error {
 	failed := make(chan error, 2)
 	go func() { failed <- serve(s.front.Serve, s.frontPort, "gateway") }()
