@@ -10,7 +10,10 @@
 // goroutine that calls RoundTrip. Such a body is read whole before anything is sent: a server never waits for a slow client,
 // and the length that was announced is known to be true. The price is that a server cannot answer before that body is
 // there. Every other body (longer, of unknown length, or with Expect: 100-continue) is sent by one goroutine of its own while the
-// response is awaited.
+// response is awaited. A panic in the Read of such a body ends the process, as with net/http's transport; one of the caller's
+// own goroutine passes through RoundTrip and closes the connection.
+//
+// No goroutine and no timer stands behind a connection, idle or in use. A context that ends closes the connection.
 //
 // # Early answers
 //
@@ -33,5 +36,6 @@
 //   - Of the hooks of [net/http/httptrace.ClientTrace], GetConn, GotConn, GotFirstResponseByte, Wait100Continue, Got100Continue,
 //     Got1xxResponse, WroteHeaders and WroteRequest are called, and those of [net.Dialer]. WroteHeaders is called when the
 //     header, or a part of it, was handed to the kernel.
+//   - Request.Cancel is not minded. Use contexts.
 //   - A dial is made for the request that needs it, under its context, and ends with it.
 package h1
