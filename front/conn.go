@@ -33,7 +33,8 @@ type conn struct {
 	encrypted  bool
 	closed     atomic.Bool
 	phase      atomic.Uint32
-	line       bool // the first line of the header that comes is complete; touched by reads only
+	early      atomic.Bool // net/http, which looks for the client to go away by reading one byte, has got one of the next request
+	line       bool        // the first line of the header that comes is complete; touched by reads only
 
 	// net/http sets deadlines far more often than they change.
 	mu        sync.Mutex
@@ -78,8 +79,11 @@ func connState(nc net.Conn, state http.ConnState) {
 
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if c.phase.Load() != phaseHandler {
+	switch {
+	case c.phase.Load() != phaseHandler:
 		c.noteRead(p[:n], err)
+	case n == 1 && len(p) == 1:
+		c.early.Store(true)
 	}
 	return n, err
 }
@@ -213,7 +217,13 @@ func (c *conn) setRead(t time.Time) error {
 func (c *conn) SetReadDeadline(t time.Time) error {
 	switch c.phase.Load() {
 	case phaseIdle:
-		c.phase.CompareAndSwap(phaseIdle, phaseWaiting)
+		if !c.early.Swap(false) {
+			c.phase.CompareAndSwap(phaseIdle, phaseWaiting)
+			break
+		}
+		if d := c.server.limits.Load().ReadHeaderTimeout; c.phase.CompareAndSwap(phaseIdle, phaseHeader) && d > 0 {
+			t = time.Now().Add(d)
+		}
 	case phaseWaiting:
 		if c.phase.CompareAndSwap(phaseWaiting, phaseHeader) {
 			c.line = true // they came together with the request before, the line perhaps, too

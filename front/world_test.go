@@ -243,6 +243,34 @@ func TestSlowHeaderBehindAPipelinedRequest(t *testing.T) {
 	})
 }
 
+// The first byte of a header that comes while the request before it is still being answered.
+func TestSlowHeaderThatBeginsDuringAnAnswer(t *testing.T) {
+	slow := func(w http.ResponseWriter, r *http.Request) { time.Sleep(time.Second); hello(w, r) }
+	inWorld(t, Limits{ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}, slow, func(w *world) {
+		k := w.dial("192.0.2.1:1")
+		defer k.Close()
+		for range 2 { // the second time the rest comes in time
+			k.say("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+			synctest.Wait()
+			k.say("G")
+			if res, _ := k.answer(); res.StatusCode != 200 {
+				t.Fatal(res.Status)
+			}
+			time.Sleep(5 * time.Second)
+			k.say("ET / HTTP/1.1\r\nHost: a\r\n\r\n")
+			k.answer()
+		}
+		k.say("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+		synctest.Wait()
+		k.say("G")
+		k.answer()
+		began := time.Now()
+		if text := k.ended(); !strings.HasPrefix(text, "HTTP/1.1 408 ") || time.Since(began) != 10*time.Second {
+			t.Errorf("%q after %v", text, time.Since(began))
+		}
+	})
+}
+
 // A slow handler and a slow body are not slow headers.
 func TestSlowBodyGetsNo408(t *testing.T) {
 	handler := func(w http.ResponseWriter, r *http.Request) {
