@@ -33,7 +33,7 @@
 //
 // net/http's server itself bounds a header block, CONTINUATION frames included, closes a connection whose control frames (PING,
 // SETTINGS, RST_STREAM) pile up unread, and gives a client 10 s for its preface and 2 s more for its SETTINGS. A connection from
-// which nothing came for pingAfter is asked if it is there. This is also what ends a header block that is dribbled in: nobody
+// which nothing came for 15 s is asked if it is there, and closed if it does not say so in 15 s more. This is also what ends a header block that is dribbled in: nobody
 // can answer a PING in the middle of one.
 package front
 
@@ -60,7 +60,7 @@ type Config struct {
 	// BaseContext is what the contexts of all requests come from; nil = context.Background.
 	BaseContext context.Context
 
-	// ErrorLog gets what net/http's server has to say, and errors of accept, at most one line in logEvery; nil = the log package's.
+	// ErrorLog gets what net/http's server has to say, and errors of accept, of those at most one line in 10 s; nil = the log package's.
 	ErrorLog *log.Logger
 
 	// Problem writes the answers of this package; headers may be set already. nil = one line of plain text.

@@ -461,6 +461,7 @@ func TestShutdownWaitsForAllGenerations(t *testing.T) {
 		k := w.dial("192.0.2.1:1")
 		defer k.Close()
 		k.say("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+		synctest.Wait() // net/http drops a request that it has only just read
 		w.front.SetLimits(Limits{IdleTimeout: time.Second})
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
@@ -501,4 +502,57 @@ func TestDescriptors(t *testing.T) {
 	if err := CheckDescriptors(1, 0); err != nil {
 		t.Error(err)
 	}
+}
+
+// With TLS the handshake is done, so that there can be an answer.
+func TestConnectionsPerClientOverTLS(t *testing.T) {
+	cert, pool := certificate(t)
+	s, addr := start(t, Config{Handler: http.HandlerFunc(hello), TLS: &tls.Config{Certificates: []tls.Certificate{cert}},
+		Limits: Limits{HTTP2: true, ConnectionsPerClient: 2, WriteTimeout: time.Minute, ReadHeaderTimeout: time.Minute}})
+	for range 2 {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	for s.Connections() != 2 {
+		time.Sleep(time.Millisecond)
+	}
+	for _, h2 := range []bool{false, true} {
+		if status, _ := fetch(t, caller(t, pool, !h2, h2, false), "https://"+addr); status != 429 {
+			t.Errorf("%d, HTTP/2: %v", status, h2)
+		}
+	}
+}
+
+// Many connections that come and go at the same time: what is counted is right at the end, which start checks.
+func TestConnectionsComeAndGo(t *testing.T) {
+	s, addr := start(t, Config{Handler: http.HandlerFunc(hello), Limits: Limits{MaxConnections: 20, ConnectionsPerClient: 15, WriteTimeout: time.Minute}})
+	var wg sync.WaitGroup
+	for i := range 16 {
+		wg.Go(func() {
+			for j := range 30 {
+				c, err := net.Dial("tcp", addr)
+				if err != nil {
+					continue // reset
+				}
+				if j%3 > 0 {
+					c.SetDeadline(time.Now().Add(time.Minute))
+					io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+					if res, err := http.ReadResponse(bufio.NewReader(c), nil); err == nil && res.StatusCode != 200 && res.StatusCode != 429 {
+						t.Error(res.Status)
+					}
+				}
+				if n := s.Connections(); n > 20 {
+					t.Errorf("%d connections", n)
+				}
+				c.Close()
+				if i == 0 && j%10 == 0 {
+					s.SetLimits(Limits{MaxConnections: 20, ConnectionsPerClient: 10 + j/10, WriteTimeout: time.Minute})
+				}
+			}
+		})
+	}
+	wg.Wait()
 }

@@ -158,7 +158,7 @@ func (s *stream) look() {
 		return
 	}
 	s.server.stats.slowStreams.Add(1)
-	http.NewResponseController(s.ResponseWriter).SetWriteDeadline(time.Unix(1, 0)) // resets the stream
+	setWriteDeadline(s.ResponseWriter, time.Unix(1, 0)) // resets the stream
 }
 
 // end is for the end of the handler. What is left in its buffer is written by net/http then, which the timer cannot watch.
@@ -176,5 +176,12 @@ func (s *stream) end() {
 	if !s.until.IsZero() && s.until.Before(due) {
 		due = s.until
 	}
-	http.NewResponseController(s.ResponseWriter).SetWriteDeadline(due)
+	setWriteDeadline(s.ResponseWriter, due)
+}
+
+// setWriteDeadline is http.ResponseController's, without making one.
+func setWriteDeadline(w http.ResponseWriter, t time.Time) {
+	if d, ok := w.(interface{ SetWriteDeadline(time.Time) error }); ok {
+		d.SetWriteDeadline(t)
+	}
 }
