@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"math/big"
 	"net"
 	"net/http"
@@ -33,6 +34,7 @@ func start(t testing.TB, c Config) (*Server, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.ErrorLog = log.New(io.Discard, "", 0)
 	s := New(c)
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(l) }()

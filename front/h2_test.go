@@ -335,6 +335,19 @@ func TestHalfOpenHTTP2(t *testing.T) {
 	}
 }
 
+// A method PRI in a request of HTTP/2 is no way around what is watched there.
+func TestPRIOnHTTP2IsWatched(t *testing.T) {
+	inWorld(t, Limits{H2C: true, WriteTimeout: 8 * time.Second}, hello, func(w *world) {
+		k, frames := w.h2(setting(4, 0), true)
+		defer k.Close()
+		k.say(frame(frameHeaders, flagEndHeaders|flagEndStream, 1, literal(":method", "PRI")+"\x86"+literal(":path", "/")+literal(":authority", "a")))
+		time.Sleep(9 * time.Second)
+		if got, open := drain(frames); !open || !has(got, frameReset, 1) {
+			t.Errorf("%v, %v", got, open)
+		}
+	})
+}
+
 func TestWithoutHTTP2ThePrefaceGetsAnAnswer(t *testing.T) {
 	inWorld(t, Limits{}, func(http.ResponseWriter, *http.Request) { panic("the handler sees it") }, func(w *world) {
 		k := w.dial("192.0.2.1:1")

@@ -17,20 +17,22 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	limits := s.limits.Load()
-	if r.ProtoMajor == 2 && r.Method != "PRI" {
+	if _, http1 := w.(http.Hijacker); !http1 { // the preface of HTTP/2 looks like a request of HTTP/2 where that is not spoken
 		s.serveStream(c, w, r, limits)
 		return
 	}
 	c.phase.Store(phaseHandler)
+	if r.Method == "PRI" { // net/http's server hands it on; no handler should see it
+		s.stats.noHTTP2.Add(1)
+		s.refuse(w, r, http.StatusHTTPVersionNotSupported, "This port speaks HTTP/1.1.")
+		return
+	}
 	s.serveRequest(c, w, r, limits)
 }
 
 // serveRequest refuses a request or hands it to the handler.
 func (s *Server) serveRequest(c *conn, w http.ResponseWriter, r *http.Request, limits *Limits) {
 	switch {
-	case r.Method == "PRI": // net/http's server hands on the preface of HTTP/2 where it does not speak it; no handler should see it
-		s.stats.noHTTP2.Add(1)
-		s.refuse(w, r, http.StatusHTTPVersionNotSupported, "This port speaks HTTP/1.1.")
 	case c.over:
 		s.stats.client429.Add(1)
 		w.Header().Set("Retry-After", "1")
@@ -50,7 +52,7 @@ func (s *Server) serveRequest(c *conn, w http.ResponseWriter, r *http.Request, l
 
 // refuse answers a request; a connection of HTTP/1 is closed.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, status int, detail string) {
-	if r.ProtoMajor < 2 || r.Method == "PRI" {
+	if _, http1 := w.(http.Hijacker); http1 {
 		w.Header().Set("Connection", "close")
 		if r.Body != nil && r.Body != http.NoBody {
 			// net/http would read the body first, for as long as the client likes to take.
