@@ -124,3 +124,6 @@ func putBuffer(b *[]byte) {
 		buffers.Put(b)
 	}
 }
+
+// HTTP1 reports that all requests go over HTTP/1, for [github.com/seed-a29ca62a/cortex/cortexhttp.StandardBase].
+func (t *Transport) HTTP1() bool { return true }
