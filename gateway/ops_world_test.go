@@ -242,20 +242,24 @@ func (w *world) serveAs(scheme, addr string, h http.Handler, a *opsAuthority) {
 		s.Protocols.SetUnencryptedHTTP2(true)
 	case "https":
 		host, _, _ := net.SplitHostPort(addr)
-		s.TLSConfig = &tls.Config{Certificates: []tls.Certificate{a.pair(host, host)}}
-		l := w.listen(addr)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			s.ServeTLS(l, "", "")
-		}()
-		w.t.Cleanup(func() {
-			s.Close()
-			<-done
-		})
+		w.serveTLS(addr, h, a.pair(host, host))
 		return
 	}
 	w.serveBy(addr, s)
+}
+
+func (w *world) serveTLS(addr string, h http.Handler, c tls.Certificate) {
+	s := &http.Server{Handler: h, TLSConfig: &tls.Config{Certificates: []tls.Certificate{c}}}
+	l := w.listen(addr)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.ServeTLS(l, "", "")
+	}()
+	w.t.Cleanup(func() {
+		s.Close()
+		<-done
+	})
 }
 
 // A census counts the connections that a dialer has made and that are open.
