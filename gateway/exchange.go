@@ -30,6 +30,7 @@ type exchange struct {
 	w               http.ResponseWriter
 	arrived         time.Duration
 	id              string // X-Request-Id
+	fields          [fieldCount]string
 	trace           httptrace.ClientTrace
 	url             url.URL // of the attempt under way
 

@@ -16,7 +16,9 @@ func (x *exchange) rewrite(out *http.Request) {
 	trailers := wantsTrailers(h)
 	upgrade := ""
 	if len(h["Upgrade"]) > 0 && out.ProtoMajor == 1 && out.ProtoMinor > 0 {
-		upgrade = upgradeType(h)
+		if upgrade = upgradeType(h); strings.EqualFold(upgrade, "h2c") {
+			upgrade = "" // it would be the target's HTTP/2 in this connection, past everything here; RFC 9113 has given it up
+		}
 	}
 	hopByHop(h)
 	if trailers { // gRPC servers insist on it
@@ -43,8 +45,30 @@ func (x *exchange) rewrite(out *http.Request) {
 		h["User-Agent"] = nil // none, in place of the transport's own
 	}
 	x.onBehalf(out)
-	h["Via"] = append(h["Via"], x.state.via[viaVersion(out)])
-	h[headerRequestID] = []string{x.id}
+	if via := x.state.via[viaVersion(out)]; len(h["Via"]) == 0 {
+		x.set(h, fieldVia, "Via", via)
+	} else {
+		h["Via"] = append(h["Via"], via)
+	}
+	x.set(h, fieldRequestID, headerRequestID, x.id)
+}
+
+// The values that the gateway adds to nearly every request have their place in the exchange: a slice of its own for each would
+// cost as many allocations as the rest of the gateway.
+const (
+	fieldVia = iota
+	fieldRequestID
+	fieldFor
+	fieldForwarded
+	fieldHost
+	fieldProto
+	fieldCount
+)
+
+// set gives a header one value. A caller that appends to it gets a slice of its own.
+func (x *exchange) set(h http.Header, field int, key, value string) {
+	x.fields[field] = value
+	h[key] = x.fields[field : field+1 : field+1]
 }
 
 // viaVersion is the index into state.via of the version that a request came by.
@@ -89,14 +113,14 @@ func (x *exchange) onBehalf(out *http.Request) {
 	if client == "" && !x.trusted {
 		delete(h, "X-Forwarded-For")
 	} else if client != "" {
-		h["X-Forwarded-For"] = []string{chain}
+		x.set(h, fieldFor, "X-Forwarded-For", chain)
 	}
-	h["Forwarded"] = []string{element}
+	x.set(h, fieldForwarded, "Forwarded", element)
 	if !x.trusted || len(h["X-Forwarded-Host"]) == 0 {
-		h["X-Forwarded-Host"] = []string{out.Host}
+		x.set(h, fieldHost, "X-Forwarded-Host", out.Host)
 	}
 	if !x.trusted || len(h["X-Forwarded-Proto"]) == 0 {
-		h["X-Forwarded-Proto"] = []string{proto}
+		x.set(h, fieldProto, "X-Forwarded-Proto", proto)
 	}
 }
 
@@ -133,7 +157,7 @@ func hopByHop(h http.Header) {
 		}
 	}
 	for _, key := range [...]string{"Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization",
-		"Te", "Trailer", "Transfer-Encoding", "Upgrade"} {
+		"Te", "Trailer", "Transfer-Encoding", "Upgrade", "Http2-Settings"} {
 		delete(h, key)
 	}
 }
@@ -278,7 +302,7 @@ func (x *exchange) tell(h http.Header, substituted bool) {
 		}
 	}
 	if len(h[headerRequestID]) == 0 {
-		h[headerRequestID] = []string{x.id}
+		x.set(h, fieldRequestID, headerRequestID, x.id)
 	}
 }
 

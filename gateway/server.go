@@ -117,6 +117,9 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	s.gateway.ServeHTTP(w, r)
 }
 
+// mostConnections is how many there may be unless the configuration says more: with 20 to 30 KiB for each they take 2 GiB.
+const mostConnections = 65_536
+
 // limitsOf are the limits of a configuration. The error says that there are too few file descriptors for them.
 func limitsOf(f *config.File) (front.Limits, error) {
 	c := f.Server
@@ -129,8 +132,9 @@ func limitsOf(f *config.File) (front.Limits, error) {
 		}
 		return l, nil
 	}
+	l.MaxConnections = mostConnections
 	if n, ok := front.DescriptorLimit(); ok {
-		l.MaxConnections = front.MaxConnectionsFor(n, 0)
+		l.MaxConnections = min(l.MaxConnections, front.MaxConnectionsFor(n, 0))
 	}
 	return l, nil
 }
@@ -158,7 +162,7 @@ type faultWriter struct{ log *slog.Logger }
 
 func (f faultWriter) Write(line []byte) (int, error) {
 	level := slog.LevelDebug
-	if bytes.HasPrefix(line, []byte("http: panic serving")) {
+	if bytes.HasPrefix(line, []byte("http: panic serving")) || bytes.HasPrefix(line, []byte("http2: panic serving")) {
 		level = slog.LevelError
 	}
 	f.log.Log(context.Background(), level, string(bytes.TrimSpace(line)))
