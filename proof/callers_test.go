@@ -234,7 +234,7 @@ func (c *callers) judge(name, id string, ill bool, want string, a result) {
 		if a.status >= 400 && a.status < 500 && a.status != http.StatusTooManyRequests && !ill {
 			wrong = fmt.Sprintf("%s %s: blamed with %d: %v", name, id, a.status, a.header)
 		}
-		c.note(fmt.Sprintf("%s: %d %s", name, a.status, reason), wrong)
+		c.note(strings.TrimSpace(fmt.Sprintf("%s: %d %s", name, a.status, reason)), wrong)
 	}
 }
 
@@ -258,11 +258,14 @@ func (c *callers) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// good is how many calls got what they wanted, of how many.
-func (c *callers) good() (good, all int) {
+// good is how many calls over a link got what they wanted, of how many; of all where it is empty.
+func (c *callers) good(where string) (good, all int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for what, n := range c.tally {
+		if !strings.Contains(what, where) {
+			continue
+		}
 		all += n
 		if strings.HasSuffix(what, ": 200") || strings.HasSuffix(what, ": 101") {
 			good += n

@@ -73,7 +73,7 @@ const noise = 10 * time.Millisecond
 func undisturbed(t *testing.T, g *child, up string, attack func(stop <-chan struct{})) {
 	t.Helper()
 	const rate = 100
-	length := 1500 * time.Millisecond
+	length := 1200 * time.Millisecond
 	if slow() {
 		length = 5 * time.Second
 	}
@@ -84,7 +84,7 @@ func undisturbed(t *testing.T, g *child, up string, attack func(stop <-chan stru
 		wg.Wait()
 		return through, straight
 	}
-	measure("http://"+g.addr+"/bystander", rate, time.Second/2) // warm
+	measure("http://"+g.addr+"/bystander", rate, time.Second/5) // warm
 	for try := 1; ; try++ {
 		before, control := both()
 		stop, done := make(chan struct{}), make(chan struct{})
@@ -110,7 +110,7 @@ func undisturbed(t *testing.T, g *child, up string, attack func(stop <-chan stru
 // bounded runs an attack and fails if the gateway's memory grew by more than the limit at its peak, or anything stayed behind.
 func bounded(t *testing.T, g *child, limit int64, attack func()) {
 	t.Helper()
-	measure("http://"+g.addr+"/bystander", 500, 400*time.Millisecond) // so that what a working gateway takes is there
+	measure("http://"+g.addr+"/bystander", 500, 250*time.Millisecond) // so that what a working gateway takes is there
 	before := g.footprint()
 	p := g.watchPeak()
 	attack()
