@@ -2,6 +2,8 @@ package gateway
 
 import (
 	"context"
+	"crypto/tls"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -27,7 +29,14 @@ type bases struct {
 
 type secure struct {
 	*http.Transport
-	files *tlsfile.Client
+	upgrades *h1.Transport // for requests to change the protocol, which HTTP/2 does not know
+	files    *tlsfile.Client
+}
+
+// CloseIdleConnections closes those of both.
+func (s *secure) CloseIdleConnections() {
+	s.Transport.CloseIdleConnections()
+	s.upgrades.CloseIdleConnections()
 }
 
 type dialer = func(ctx context.Context, network, address string) (net.Conn, error)
@@ -62,15 +71,17 @@ func newBases(c *config.Target, dial dialer) (*bases, error) {
 			if b.secure == nil {
 				b.secure = make(map[*url.URL]*secure)
 			}
-			b.secure[e.URL] = &secure{s, files}
+			up, err := newPlain(t, dialHTTP1(files, dial))
+			if err != nil {
+				return nil, err
+			}
+			b.secure[e.URL] = &secure{s, up, files}
 		default:
 			if b.plain != nil {
 				continue
 			}
 			var err error
-			b.plain, err = h1.New(h1.Config{Dial: dial, DialTimeout: t.DialTimeout, MaxIdlePerHost: t.MaxIdlePerHost, IdleTimeout: t.IdleTimeout,
-				MaxAge: orNever(t.MaxAge), ExpectContinueTimeout: time.Second})
-			if err != nil {
+			if b.plain, err = newPlain(t, dial); err != nil {
 				return nil, err
 			}
 		}
@@ -86,6 +97,11 @@ func orNever(d time.Duration) time.Duration {
 	return d
 }
 
+func newPlain(c config.Transport, dial dialer) (*h1.Transport, error) {
+	return h1.New(h1.Config{Dial: dial, DialTimeout: c.DialTimeout, MaxIdlePerHost: c.MaxIdlePerHost, IdleTimeout: c.IdleTimeout,
+		MaxAge: orNever(c.MaxAge), ExpectContinueTimeout: time.Second})
+}
+
 func newStandard(c config.Transport, dial dialer) *http.Transport {
 	return &http.Transport{ // no proxy of the environment: a gateway goes where its configuration says
 		DialContext:           within(c.DialTimeout, dial),
@@ -96,6 +112,24 @@ func newStandard(c config.Transport, dial dialer) *http.Transport {
 		ExpectContinueTimeout: time.Second,
 		// A connection to an endpoint that is gone without a word is found out by a PING.
 		HTTP2: &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 5 * time.Second},
+	}
+}
+
+// dialHTTP1 makes TLS connections that offer HTTP/1.1 alone. The files name a server.
+func dialHTTP1(files *tlsfile.Client, dial dialer) dialer {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		nc, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		c := files.Config().Clone()
+		c.NextProtos = []string{"http/1.1"}
+		t := tls.Client(nc, c)
+		if err := t.HandshakeContext(ctx); err != nil {
+			nc.Close()
+			return nil, err
+		}
+		return t, nil
 	}
 }
 
@@ -113,12 +147,39 @@ func (b *bases) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch e := exchangeOf(r.Context()).member.Endpoint(); e.Scheme {
 	case "h2c":
 		b.purge()
-		return b.h2c.RoundTrip(r)
+		return b.h2c.RoundTrip(withoutUpgrade(r))
 	case "https":
 		b.purge()
+		if len(r.Header["Upgrade"]) > 0 {
+			return b.secure[e].upgrade(r)
+		}
 		return b.secure[e].RoundTrip(r)
 	}
 	return b.plain.RoundTrip(r)
+}
+
+// upgrade sends a request to change the protocol. The transport knows plain HTTP alone, its connections are encrypted.
+func (s *secure) upgrade(r *http.Request) (*http.Response, error) {
+	r = r.WithContext(r.Context())
+	u := *r.URL
+	if u.Scheme = "http"; u.Port() == "" {
+		u.Host = net.JoinHostPort(u.Hostname(), "443")
+	}
+	r.URL = &u
+	return s.upgrades.RoundTrip(r)
+}
+
+// withoutUpgrade is a request as a target gets it that cannot change the protocol, and may answer as if it did not want to
+// (RFC 9110, 7.8). The header itself stays: the next attempt may be at another endpoint.
+func withoutUpgrade(r *http.Request) *http.Request {
+	if len(r.Header["Upgrade"]) == 0 {
+		return r
+	}
+	r = r.WithContext(r.Context())
+	r.Header = maps.Clone(r.Header)
+	delete(r.Header, "Upgrade")
+	delete(r.Header, "Connection")
+	return r
 }
 
 func (b *bases) purge() {

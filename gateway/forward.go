@@ -2,13 +2,18 @@ package gateway
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"net"
 	"net/http"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/seed-a29ca62a/cortex"
 	"github.com/seed-a29ca62a/cortex/cortexhttp"
 	"github.com/seed-a29ca62a/cortex/fallback"
+	"github.com/seed-a29ca62a/cortex/h1"
 )
 
 // judged decides on the target's answer, of which the header is there: it stays, or a fallback takes its place.
@@ -118,18 +123,65 @@ func (x *exchange) problem(err error) (p cortexhttp.Problem, kind string) {
 		x.w.Header().Set("Connection", "close")
 	case x.upload.failed():
 		p.Status, p.Detail, kind = http.StatusBadRequest, "The body of the request broke off, or is malformed.", "http_request_error"
-	case x.report.TimedOut && x.report.ConnectFailed:
-		p.Status, p.Detail, kind = http.StatusGatewayTimeout, "The target did not answer in time.", "connection_timeout"
+	case errors.Is(err, errSwitched):
+		p.Detail, kind = "The target changed to another protocol than it was asked to.", "http_upgrade_failed"
+	case x.report.ConnectFailed && (x.report.TimedOut || timedOut(err)):
+		p.Status, p.Detail, kind = http.StatusGatewayTimeout, "There was no connection to the target in time.", "connection_timeout"
+		if e, ok := errors.AsType[*net.DNSError](err); ok && e.IsTimeout {
+			kind = "dns_timeout"
+		}
 	case x.report.TimedOut:
 		p.Status, p.Detail, kind = http.StatusGatewayTimeout, "The target did not answer in time.", "http_response_timeout"
 	case errors.Is(err, context.DeadlineExceeded):
 		p.Status, p.Detail, kind = http.StatusGatewayTimeout, "The time that the caller gave ran out.", "http_response_timeout"
 	case x.report.ConnectFailed:
-		p.Detail, kind = "There is no connection to the target.", "connection_refused"
+		p.Detail, kind = "There is no connection to the target.", connectKind(err)
+	case malformed(err):
+		p.Detail, kind = "The target's answer is malformed.", "http_protocol_error"
 	default:
 		p.Detail, kind = "The connection to the target broke.", "connection_terminated"
 	}
 	return p, kind
+}
+
+// timedOut reports whether an error is that of a time that passed.
+func timedOut(err error) bool {
+	e, ok := errors.AsType[net.Error](err)
+	return errors.Is(err, context.DeadlineExceeded) || ok && e.Timeout()
+}
+
+// connectKind is what RFC 9209 calls the error of a connection that could not be made, as far as it can be told.
+func connectKind(err error) string {
+	if _, ok := errors.AsType[*net.DNSError](err); ok {
+		return "dns_error"
+	}
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "connection_refused"
+	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
+		return "destination_ip_unroutable"
+	}
+	if e, ok := errors.AsType[*net.OpError](err); ok && e.Op == "remote error" {
+		return "tls_alert_received"
+	}
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return "tls_certificate_error"
+	}
+	for ; err != nil; err = errors.Unwrap(err) {
+		if strings.HasPrefix(err.Error(), "tls: ") { // most of them have no type
+			return "tls_protocol_error"
+		}
+	}
+	return "destination_unavailable"
+}
+
+// malformed reports whether it was the target's answer that could not be understood.
+func malformed(err error) bool {
+	if e, ok := errors.AsType[*h1.Error](err); ok {
+		return e.Op == h1.OpResponse
+	}
+	s := err.Error()
+	return strings.Contains(s, "malformed HTTP") || strings.Contains(s, "PROTOCOL_ERROR")
 }
 
 // proxyStatus says in the words of RFC 9209 what became of the request here, after what proxies nearer to the target said. An

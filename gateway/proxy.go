@@ -1,14 +1,18 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/textproto"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/seed-a29ca62a/cortex/cortexhttp"
 )
@@ -157,13 +161,16 @@ const bufferSize = 32 << 10
 
 var pool = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
+// errSwitched is what is wrong with a 101 that nobody asked for.
+var errSwitched = errors.New("gateway: the target switched protocols")
+
 // upgrade makes a tunnel of the client's connection and the target's.
 func (x *exchange) upgrade(res *http.Response) {
 	asked, got := upgradeType(x.in.Header), upgradeType(res.Header)
 	there, ok := res.Body.(io.ReadWriteCloser)
 	if !ok || asked == "" || !strings.EqualFold(asked, got) {
 		res.Body.Close()
-		x.failed(fmt.Errorf("gateway: the target switched to protocol %q when %q was asked for", got, asked))
+		x.failed(fmt.Errorf("%w: to %q when %q was asked for", errSwitched, got, asked))
 		return
 	}
 	defer there.Close()
@@ -194,9 +201,14 @@ func (x *exchange) upgrade(res *http.Response) {
 	})
 	defer stop()
 	done := make(chan error, 2)
-	go func() { done <- tunnel(there, rw.Reader) }()
+	// From the connection itself, but for what was read ahead: net/http's reader ends the request's context at the end of one half.
+	ahead, _ := rw.Reader.Peek(rw.Reader.Buffered())
+	up := &patient{Reader: io.MultiReader(bytes.NewReader(ahead), here), conn: here, patience: x.state.server.IdleTimeout}
+	go func() { done <- tunnel(there, up) }()
 	go func() {
-		done <- tunnel(here, &counted{there, &x.sent})
+		err := tunnel(here, &counted{there, &x.sent})
+		up.begin()
+		done <- err
 	}()
 	if err := <-done; err == nil { // one side has no more to say, the other may
 		<-done
@@ -220,6 +232,29 @@ func tunnel(to io.Writer, from io.Reader) error {
 
 // errEnded is the end of a direction whose other end cannot be told of it but by closing the whole connection.
 var errEnded = errors.New("gateway: end of one direction")
+
+// patient is what comes of a client, which may be silent without end until its target has said its last word: then it is as idle as
+// one between two requests. Most targets have closed the connection by then, which does not show before something is sent to them.
+type patient struct {
+	io.Reader
+	conn     net.Conn
+	patience time.Duration
+	begun    atomic.Bool
+}
+
+func (p *patient) begin() {
+	p.begun.Store(true)
+	p.renew()
+}
+
+func (p *patient) renew() { p.conn.SetReadDeadline(time.Now().Add(p.patience)) }
+
+func (p *patient) Read(b []byte) (int, error) {
+	if p.begun.Load() {
+		p.renew()
+	}
+	return p.Reader.Read(b)
+}
 
 // counted counts what is read.
 type counted struct {
