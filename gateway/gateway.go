@@ -251,9 +251,9 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // problem answers a request that becomes no call.
 func (g *Gateway) problem(s *state, w http.ResponseWriter, r *http.Request, status int, kind, detail string) {
-	g.logRefused(r, status)
 	w.Header().Set("Proxy-Status", s.name+"; error="+kind)
 	cortexhttp.WriteProblem(w, r, cortexhttp.Problem{Status: status, Detail: detail})
+	g.logRefused(w.Header(), r, status)
 }
 
 // priorityOf is the priority of the call that an outgoing request belongs to.

@@ -3,6 +3,7 @@ package gateway
 import (
 	"fmt"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/seed-a29ca62a/cortex/accesslog"
@@ -52,7 +53,13 @@ func (x *exchange) log(took time.Duration, gone bool) {
 		Client: r.RemoteAddr, Protocol: r.Proto, Method: r.Method, Host: r.Host, Path: r.URL.Path,
 		Route: x.route.path, Target: x.target.Name, Priority: int(x.priority), Attempts: x.report.Attempts,
 		CPS: x.target.cps(x.arrived), Reason: x.report.Reason.String(), Fallback: x.fallbackKind, Shadow: x.wouldHave(),
-		Status: x.status, BytesIn: x.upload.bytes(), BytesOut: x.sent, Duration: took, Upstream: x.upstream,
+		Status: x.status, BytesIn: x.upload.bytes(), BytesOut: x.sent, Duration: took,
+	}
+	if x.report.Attempts > 0 {
+		e.Upstream = x.upstream
+	}
+	if x.answer == nil && x.fallbackKind == "" && !x.upgraded && !gone {
+		e.BytesOut = problemBytes(x.w.Header(), r)
 	}
 	if x.member != nil {
 		e.Endpoint = x.member.URL().Host
@@ -94,11 +101,23 @@ func (x *exchange) explanation() string {
 }
 
 // logRefused writes the line of a request that becomes no call.
-func (g *Gateway) logRefused(r *http.Request, status int) {
+func (g *Gateway) logRefused(h http.Header, r *http.Request, status int) {
 	l := g.access.Load()
 	if l == nil {
 		return
 	}
 	l.Log(&accesslog.Entry{Time: time.Now(), Client: r.RemoteAddr, Protocol: r.Proto, Method: r.Method, Host: r.Host, Path: r.URL.Path,
-		TraceID: traceID(r.Header), Status: status, Error: "no call"})
+		TraceID: traceID(r.Header), Status: status, BytesOut: problemBytes(h, r), Error: "no call"})
+}
+
+// problemBytes is the length of the body of a problem that was written under that header.
+func problemBytes(h http.Header, r *http.Request) int64 {
+	if r.Method == http.MethodHead {
+		return 0
+	}
+	n, err := strconv.ParseInt(h.Get("Content-Length"), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
 }
