@@ -258,3 +258,36 @@ func TestGatewayImportsDownward(t *testing.T) {
 		below[module+"/"+room] = true
 	}
 }
+
+// Each dependency is one more that can be attacked: it is listed with its reason, or it is not there.
+func TestDependenciesHaveAReason(t *testing.T) {
+	mod, err := os.ReadFile("go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, err := os.ReadFile("SECURITY.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inBlock := false
+	for line := range strings.Lines(string(mod)) {
+		f := strings.Fields(line)
+		switch {
+		case len(f) == 2 && f[0] == "require" && f[1] == "(":
+			inBlock = true
+			continue
+		case len(f) > 0 && f[0] == ")":
+			inBlock = false
+		case len(f) > 2 && f[0] == "require":
+			f = f[1:]
+		case !inBlock:
+			continue
+		}
+		if len(f) < 2 || strings.HasSuffix(strings.TrimSpace(line), "// indirect") {
+			continue
+		}
+		if !strings.Contains(string(doc), "`"+f[0]+"`") {
+			t.Errorf("go.mod requires %s, which SECURITY.md does not name with its reason (## Dependencies)", f[0])
+		}
+	}
+}
