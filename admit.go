@@ -134,7 +134,7 @@ func (e *Engine) admission(now time.Duration, prio int) (Reason, breaker.Probe) 
 		return ReasonNone, breaker.Probe{}
 	}
 	if st != breaker.Closed { // probes pass by pressure and shedding
-		if f == nil || f.mayProbe(now) {
+		if e.fleet == nil || e.fleet.mayProbe(now) {
 			if p, ok := e.breaker.TryProbe(now, e.probeLease()); ok {
 				if f != nil {
 					f.tried = now
@@ -244,8 +244,8 @@ func (e *Engine) circuit(now time.Duration) breaker.State {
 func (e *Engine) announce(now time.Duration) {
 	st := e.breaker.State(now)
 	wait := e.breaker.NextProbe(now)
-	if f := e.inFleet(); f != nil && !f.prober {
-		wait = max(wait, f.tried+f.idle-now)
+	if f := e.fleet; f != nil && st != breaker.Closed {
+		wait = max(wait, f.probeIn(now))
 	}
 	switch {
 	case e.forcing() == breaker.ForcedOpen:
@@ -261,6 +261,7 @@ func (e *Engine) announce(now time.Duration) {
 		e.newGeneration(now, st)
 		if f := e.fleet; f != nil && st == breaker.Closed && f.epoch&1 == 1 && e.forcing() == breaker.Automatic { // by this guard's own probe
 			f.turn()
+			f.lease.until = now // the right was for this outage
 		}
 	}
 	if st == e.state && e.forcing() == e.told {

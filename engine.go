@@ -173,6 +173,7 @@ func (e *Engine) advanceFor(now time.Duration, wants *stripe) (entered bool) {
 	}
 	if e.fleet != nil {
 		e.fleet.expire(now)
+		e.expireBudget(now)
 	}
 	s := limit.Sample{Now: now, Gauge: e.gauge.value(), Remote: e.remote.shed(now, e.cfg.RemoteTrust)}
 	hist := now-e.lastHist >= histogramGap || e.lastHist == 0

@@ -83,6 +83,12 @@ type FleetView struct {
 	// the reports sees to it that no two guards have it at a time, and that it stays where a probe is under way. Where no probe is heard of
 	// for eight intervals and more, the others may send one, too: the guard that has the right may not be asked for anything.
 	Prober bool
+	// Exclusive says that whoever merges the reports gives the right to guards that are asked for something, for a time, so that nobody else
+	// need ever send a probe: not one that waited in vain, not the only one in sight, and not one that has just missed views because it was
+	// stopped itself. A guard sends probes of its own only when it has missed the views for four intervals after it first noticed.
+	Exclusive bool
+	// Lease is how much longer Prober holds from now on, with Exclusive.
+	Lease time.Duration
 }
 
 // Patience of a guard in a fleet.
@@ -103,6 +109,8 @@ type fleet struct {
 	shed     uint64
 
 	active   bool
+	lease    lease
+	funded   time.Duration // the retry budget is the fleet's until then
 	seen     time.Duration // of the newest view
 	interval time.Duration
 	prober   bool
@@ -163,6 +171,7 @@ func (e *Engine) ObserveFleet(v FleetView) {
 		return // nobody to act on it, or junk: no circuit changes as often
 	}
 	e.advance(now)
+	f.lease.renew(&v, now)
 	if v.Guards <= 1 {
 		f.active = false
 		f.adopt(e, &v, now)
@@ -234,7 +243,49 @@ func (e *Engine) observeCut(now time.Duration) {
 
 // mayProbe reports whether this guard may send a probe: it has the right to, or nobody has used it for a while.
 func (f *fleet) mayProbe(now time.Duration) bool {
-	return f.prober || now-f.tried >= f.idle
+	if f.lease.exclusive {
+		return f.lease.allows(now)
+	}
+	return !f.active || f.prober || now-f.tried >= f.idle
+}
+
+// probeIn is how long until this guard may send a probe, without another view.
+func (f *fleet) probeIn(now time.Duration) time.Duration {
+	switch {
+	case f.lease.exclusive && !f.lease.allows(now):
+		return fleetPatience * f.lease.interval
+	case f.lease.exclusive, !f.active, f.prober:
+		return 0
+	}
+	return f.tried + f.idle - now
+}
+
+// lease is the right to probe where it is exclusive.
+type lease struct {
+	exclusive bool
+	until     time.Duration // this guard has it
+	interval  time.Duration
+	heard     time.Duration // of the newest view
+	silent    time.Duration // when it was first noticed that views are missing; 0: they are not
+}
+
+func (l *lease) renew(v *FleetView, now time.Duration) {
+	*l = lease{exclusive: v.Exclusive, interval: min(v.Span, fleetSlowest), heard: now}
+	if v.Prober {
+		l.until = now + min(max(v.Lease, 0), fleetIdleMost)
+	}
+}
+
+// allows reports whether this guard may send a probe: it has the lease, or there is nobody to ask for it. Time that passed while the process
+// was stopped is no silence of the store, so that it is counted from the moment when somebody looks.
+func (l *lease) allows(now time.Duration) bool {
+	if now-l.heard <= fleetPatience*l.interval {
+		return now < l.until
+	}
+	if l.silent == 0 {
+		l.silent = now
+	}
+	return now-l.silent >= fleetPatience*l.interval
 }
 
 // expire ends a membership that nobody has confirmed lately.

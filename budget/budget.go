@@ -102,6 +102,7 @@ type Bucket struct {
 	cfg      Config
 	capacity float64 // ≥ cfg.Capacity
 	tokens   float64 // in [0, capacity]
+	leased   *lease  // nil: the bucket is its owner's alone
 
 	running bool          // the first time is known
 	last    time.Duration // income is booked up to here
@@ -138,7 +139,7 @@ func (b *Bucket) Advance(now time.Duration) {
 		if d < 0 { // the difference does not fit a Duration
 			d = math.MaxInt64
 		}
-		if b.cfg.MinPerSecond > 0 && b.tokens < b.cfg.Reserve {
+		if b.cfg.MinPerSecond > 0 && b.tokens < b.cfg.Reserve && b.leased == nil {
 			b.tokens = min(b.cfg.Reserve, b.tokens+b.cfg.MinPerSecond*d.Seconds())
 		}
 		b.last = now
@@ -171,9 +172,14 @@ func (b *Bucket) addUp() {
 	}
 }
 
-// Earn books that many successes, at Ratio tokens each. What does not fit the capacity is lost.
+// Earn books that many successes, at Ratio tokens each. What does not fit the capacity is lost. A leased bucket keeps them for the one that
+// it is a part of; see [Bucket.Settle].
 func (b *Bucket) Earn(now time.Duration, successes uint64) {
 	b.Advance(now)
+	if b.leased != nil {
+		b.leased.earned = min(b.leased.earned+float64(successes)*b.cfg.Ratio, maxCapacity)
+		return
+	}
 	b.tokens = min(b.capacity, b.tokens+float64(successes)*b.cfg.Ratio)
 }
 
@@ -198,7 +204,9 @@ func (b *Bucket) Refund(now time.Duration, price float64) {
 	if !finite(price) || price <= 0 {
 		return
 	}
-	b.tokens = min(b.capacity, b.tokens+price)
+	if b.tokens += price; b.leased == nil {
+		b.tokens = min(b.capacity, b.tokens)
+	}
 	for i := range slots {
 		e := &b.ledger[(b.head+slots-i)%slots]
 		back := min(price, e.spent)
@@ -215,17 +223,15 @@ func (b *Bucket) SetCapacity(tokens float64) {
 		return
 	}
 	b.capacity = min(max(tokens, b.cfg.Capacity), maxCapacity)
-	if over := b.tokens - b.capacity; over > 0 {
-		b.tokens = b.capacity
-		b.ledger[b.head].removed += over
-		b.sum.removed += over
+	if b.leased == nil {
+		b.keep(b.capacity)
 	}
 }
 
 // AtLeast raises the bucket to that many tokens, as far as its capacity allows, unless it holds more: after a circuit has
-// closed, a retry must be possible.
+// closed, a retry must be possible. A leased bucket has what it was granted.
 func (b *Bucket) AtLeast(tokens float64) {
-	if finite(tokens) {
+	if finite(tokens) && b.leased == nil {
 		b.tokens = max(b.tokens, min(tokens, b.capacity))
 	}
 }
@@ -237,6 +243,9 @@ const keptMost = 0.2
 // matters less leave none for the few that matter most. It is 0 in a bucket of the configured size, where a lone caller of any
 // priority must be able to retry.
 func (b *Bucket) Kept(critical float64) float64 {
+	if l := b.leased; l != nil {
+		return min(keptMost, 2*critical) * max(0, l.most-b.cfg.Capacity/float64(max(l.guards, 1)))
+	}
 	return min(keptMost, 2*critical) * max(0, b.capacity-b.cfg.Capacity)
 }
 
@@ -251,11 +260,19 @@ func (b *Bucket) Spent() float64 { return b.sum.spent }
 //
 // No token is created or lost on the way, so those at the start plus those added are the ones that left the bucket plus the
 // ones still in it: no income needs to be booked to know them.
-func (b *Bucket) Burn() float64 { return share(b.sum.spent, b.tokens+b.sum.removed) }
+func (b *Bucket) Burn() float64 { return share(b.sum.spent, b.held()+b.sum.removed) }
 
 // BurnNow returns B as the adaptive law has it: spent in 10 s ÷ (spent in 10 s + tokens now). In [0,1]; 0 when
 // both are 0. It differs from [Bucket.Burn] only in the 10 s after the capacity shrank below the tokens held.
-func (b *Bucket) BurnNow() float64 { return share(b.sum.spent, b.tokens) }
+func (b *Bucket) BurnNow() float64 { return share(b.sum.spent, b.held()) }
+
+// held are the tokens in the bucket, and its part of those in the one that it shares.
+func (b *Bucket) held() float64 {
+	if b.leased != nil {
+		return b.tokens + b.leased.others
+	}
+	return b.tokens
+}
 
 func share(part, rest float64) float64 {
 	if part <= 0 {
