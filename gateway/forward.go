@@ -21,9 +21,8 @@ func (x *exchange) judged(res *http.Response) {
 	x.upload.answered()
 	x.upstream = x.gateway.now() - x.arrived
 	// What a gateway below says of this answer (that it refused, that it is a fallback, that it is not to be tried again)
-	// is still true here. Its attempts and its pressure are its own affair.
-	delete(res.Header, cortexhttp.HeaderAttempts)
-	delete(res.Header, cortexhttp.HeaderPressure)
+	// is still true here.
+	foreign(res.Header)
 	if x.report.Reason != cortex.ReasonNone && res.StatusCode >= 500 && !x.triedAgain() {
 		if a, ok := x.fallback(nil); ok {
 			substitute(x.in, res, a)

@@ -205,6 +205,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if g.looped(r.Header) {
+		w.Header().Set(cortexhttp.HeaderRetry, "no") // or every gateway of the loop tries again
 		g.problem(s, w, r, http.StatusLoopDetected, "proxy_loop_detected", "This request has been here before: a route leads back to this gateway.")
 		return
 	}

@@ -306,6 +306,21 @@ func (x *exchange) tell(h http.Header, substituted bool) {
 	}
 }
 
+// foreign takes from an answer what a gateway below says of itself and not of the answer: attempts, pressure, its decision.
+func foreign(h http.Header) {
+	delete(h, cortexhttp.HeaderAttempts)
+	delete(h, cortexhttp.HeaderPressure)
+	delete(h, cortexhttp.HeaderExplain)
+}
+
+// structured is a name as structured fields have it (RFC 9651): as it is if that is a token, which begins with a letter, else as a string.
+func structured(name string) string {
+	if name != "" && (name[0] == '*' || name[0]|0x20 >= 'a' && name[0]|0x20 <= 'z') {
+		return name
+	}
+	return `"` + name + `"` // of a token of HTTP, which has neither of the two that would have to be escaped
+}
+
 // small are the values of HeaderAttempts that nearly all answers have; they are shared, so that they cost nothing.
 var small = func() (s [8][]string) {
 	for i := range s {

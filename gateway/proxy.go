@@ -13,8 +13,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/seed-a29ca62a/cortex/cortexhttp"
 )
 
 // This file is the way there and back of one request. It is httputil.ReverseProxy's, but for what that does for programs of any
@@ -183,8 +181,7 @@ func (x *exchange) upgrade(res *http.Response) {
 	defer here.Close()
 	x.upgraded, x.status = true, res.StatusCode
 	x.gateway.upgraded.add()
-	delete(res.Header, cortexhttp.HeaderAttempts)
-	delete(res.Header, cortexhttp.HeaderPressure)
+	foreign(res.Header)
 	x.tell(res.Header, false)
 	res.Body = nil
 	if err := res.Write(rw); err != nil {

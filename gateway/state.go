@@ -13,7 +13,7 @@ import (
 // and requests go on under the one that they began with.
 type state struct {
 	file    *config.File
-	name    string    // in Via and Proxy-Status
+	name    string    // in Proxy-Status
 	via     [3]string // what is added to Via, by major version
 	server  config.Server
 	table   *table
@@ -25,7 +25,7 @@ type state struct {
 // build makes the state for a configuration, out of what is the same in the one before, which may be nil. What is new has neither
 // begun any work nor touched the old until [state.start].
 func (g *Gateway) build(f *config.File, before *state) (s *state, err error) {
-	s = &state{file: f, name: f.Name, server: f.Server, byName: make(map[string]*Target, len(f.Targets))}
+	s = &state{file: f, name: structured(f.Name), server: f.Server, byName: make(map[string]*Target, len(f.Targets))}
 	for major, version := range [...]string{"1.0", "1.1", "2.0"} {
 		s.via[major] = version + " " + f.Name + " (" + g.mark + ")"
 	}
