@@ -37,6 +37,7 @@ import (
 
 	"github.com/seed-a29ca62a/cortex"
 	"github.com/seed-a29ca62a/cortex/cortexhttp"
+	"github.com/seed-a29ca62a/cortex/door"
 )
 
 // Config is what the admin port shows and does. Its functions are called for every request that needs them, from several
@@ -194,9 +195,9 @@ type Memory struct {
 
 type admin struct {
 	Config
-	mux    *http.ServeMux
-	origin *http.CrossOriginProtection
-	door   door
+	mux  *http.ServeMux
+	door *door.Door
+	kept door.Ration // those that were not let in
 }
 
 // New returns the handler of the admin port.
@@ -208,7 +209,7 @@ func New(c Config) http.Handler {
 		began := time.Now()
 		c.Now = func() time.Duration { return time.Since(began) }
 	}
-	a := &admin{Config: c, mux: http.NewServeMux(), origin: http.NewCrossOriginProtection()}
+	a := &admin{Config: c, mux: http.NewServeMux(), door: door.New("cortex admin", "admin.token_file", c.Token)}
 	alive := func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok\n") }
 	for pattern, h := range map[string]http.HandlerFunc{
 		"GET /{$}":                            a.page,
@@ -244,7 +245,7 @@ func (a *admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.report(r, refused)
 	}
 	if refused != nil {
-		refused.answer(w, r)
+		keepOut(w, r, refused)
 		return
 	}
 	if _, pattern := a.mux.Handler(r); pattern == "" {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+
+	"github.com/seed-a29ca62a/cortex/door"
 )
 
 // operation is what an audited request did, as its handler tells.
@@ -27,15 +29,15 @@ func operationOf(r *http.Request) *operation {
 
 // audited prepares a request for the log; done writes its line, also when the handler panics. It is nil where a flood of requests that
 // were not let in is not logged.
-func (a *admin) audited(w http.ResponseWriter, r *http.Request, refused *refusal) (http.ResponseWriter, *http.Request, func()) {
+func (a *admin) audited(w http.ResponseWriter, r *http.Request, refused *door.Refusal) (http.ResponseWriter, *http.Request, func()) {
 	o := &operation{}
 	missed := uint64(0)
 	if refused != nil {
 		log := false
-		if log, missed = a.door.refused(a.Now(), refused.cause); !log {
+		if log, missed = a.kept.Refused(a.Now(), refused.Cause); !log {
 			return w, r, nil
 		}
-		o.problem = "not let in: " + refused.cause
+		o.problem = "not let in: " + refused.Cause
 	}
 	attrs := who(r)
 	return &statusWriter{w, o}, r.WithContext(context.WithValue(r.Context(), operationKey{}, o)), func() {

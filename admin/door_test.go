@@ -235,6 +235,8 @@ func TestWebPagesAreKeptOut(t *testing.T) {
 	}
 }
 
+const doorBurst = 10 // lines at once, of a [door.Ration]
+
 func TestFloodOfGuessesIsNoFloodOfLines(t *testing.T) {
 	for _, method := range []string{"GET", "POST"} {
 		d := newDesk(t, "0123456789abcdef")

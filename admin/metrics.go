@@ -7,6 +7,7 @@ import (
 	"github.com/seed-a29ca62a/cortex"
 	"github.com/seed-a29ca62a/cortex/breaker"
 	"github.com/seed-a29ca62a/cortex/cortexhttp"
+	"github.com/seed-a29ca62a/cortex/door"
 )
 
 // prefix of every metric; plain cortex_ belongs to another well-known program.
@@ -169,8 +170,8 @@ func (a *admin) metrics(w http.ResponseWriter, _ *http.Request) {
 		a.Server().expose(&e)
 	}
 	e.begin(prefix+"admin_refused_total", "counter", "Requests to the admin port that were not let in, by cause.")
-	for i, n := range a.door.now() {
-		e.sample(float64(n), "cause", refusalCauses[i])
+	for i, n := range a.kept.Counts() {
+		e.sample(float64(n), "cause", door.Causes[i])
 	}
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	w.Write(e.b)

@@ -3,6 +3,8 @@ package admin
 import (
 	"net/http"
 	"time"
+
+	"github.com/seed-a29ca62a/cortex/door"
 )
 
 // serverDetail is the daemon as a whole.
@@ -48,7 +50,7 @@ func (a *admin) server(w http.ResponseWriter, r *http.Request) {
 		Connections: connections{Open: s.Connections.Open, Refused: byCause(s.Connections.Refused),
 			Cut: byCause(s.Connections.Cut)},
 		Memory: memory{UsedBytes: s.Memory.Used, LimitBytes: s.Memory.Limit}, AccessLogDropped: s.AccessLogDropped,
-		LimitAnswers: make(map[string]uint64, len(LimitStatuses)), AdminRefused: make(map[string]uint64, len(refusalCauses)),
+		LimitAnswers: make(map[string]uint64, len(LimitStatuses)), AdminRefused: make(map[string]uint64, len(door.Causes)),
 	}
 	if a.Control.Level != nil {
 		d.LogLevel = levelName(a.Control.Level())
@@ -62,8 +64,8 @@ func (a *admin) server(w http.ResponseWriter, r *http.Request) {
 	for i, status := range LimitStatuses {
 		d.LimitAnswers[statusLabel(status)] = s.LimitAnswers[i]
 	}
-	for i, n := range a.door.now() {
-		d.AdminRefused[refusalCauses[i]] = n
+	for i, n := range a.kept.Counts() {
+		d.AdminRefused[door.Causes[i]] = n
 	}
 	writeJSON(w, http.StatusOK, d)
 }
