@@ -1,0 +1,5 @@
+package decision
+
+import "net/http"
+
+func newService(c Config) http.Handler { return http.NotFoundHandler() }
