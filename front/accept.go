@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"sync/atomic"
 	"time"
 )
 
@@ -89,24 +90,34 @@ func (s *Server) reserve() bool {
 
 // admit makes a reserved place the connection's, or gives it back and closes the connection, in which case it returns nil.
 func (s *Server) admit(nc net.Conn) *conn {
-	client := clientOf(nc.RemoteAddr())
+	addr := clientOf(nc.RemoteAddr())
 	most := s.limits.Load().ConnectionsPerClient
 	s.mu.Lock()
 	s.accepting--
-	n := s.clients[client]
-	limited := most > 0 && client.IsValid()
+	var of *peer // nil for what has no address
+	n := 0
+	if addr.IsValid() {
+		if of = s.clients[addr]; of != nil {
+			n = of.conns
+		}
+	}
+	limited := most > 0 && addr.IsValid()
 	if limited && n >= 2*most {
 		s.mu.Unlock()
 		s.stats.clientReset.Add(1)
 		reset(nc)
 		return nil
 	}
-	if client.IsValid() {
-		s.clients[client] = n + 1
+	if addr.IsValid() {
+		if of == nil {
+			of = &peer{addr: addr}
+			s.clients[addr] = of
+		}
+		of.conns++
 	}
 	s.open++
 	s.mu.Unlock()
-	c := &conn{Conn: nc, server: s, client: client, over: limited && n >= most}
+	c := &conn{Conn: nc, server: s, client: of, over: limited && n >= most}
 	s.stats.accepted.Add(1)
 	return c
 }
@@ -116,15 +127,20 @@ func (s *Server) gone(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.open--
-	if c.client.IsValid() {
-		if n := s.clients[c.client]; n > 1 {
-			s.clients[c.client] = n - 1
-		} else {
-			delete(s.clients, c.client)
+	if of := c.client; of != nil {
+		if of.conns--; of.conns == 0 {
+			delete(s.clients, of.addr)
 		}
 	}
 	s.leave(c)
 	s.room.Signal()
+}
+
+// peer is a client that has connections.
+type peer struct {
+	addr      netip.Addr
+	conns     int          // guarded by Server.mu
+	streaming atomic.Int64 // streams of HTTP/2 that are being answered
 }
 
 // clientOf is what stands for a client: its IPv4 address, or the /64 that its IPv6 address is of, since anyone with one has all of

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -28,8 +27,8 @@ type conn struct {
 	net.Conn
 	server     *Server
 	generation *generation // guarded by server.mu
-	client     netip.Addr
-	over       bool // it is one too many of its client: its requests are answered 429
+	client     *peer       // nil for what has no address
+	over       bool        // it is one too many of its client: its requests are answered 429
 	encrypted  bool
 	closed     atomic.Bool
 	phase      atomic.Uint32

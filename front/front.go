@@ -15,7 +15,9 @@
 //     that is idle is closed without a word.
 //   - 414: the target of its request is longer than MaxURLBytes.
 //   - 429 and Retry-After: it has more than ConnectionsPerClient connections. The connection is closed after the answer. Above
-//     twice the number connections are reset as they come, which costs no TLS handshake.
+//     twice the number connections are reset as they come, which costs no TLS handshake. Or it has as many requests of HTTP/2
+//     under way, over all of its connections; then other requests go on.
+//   - 503 and Retry-After: all clients together have MaxConnections requests of HTTP/2 under way.
 //   - 431: its header has more than MaxHeaderFields lines, or is larger than MaxHeaderBytes. The latter is net/http's own answer,
 //     which does not pass through Problem; without TLS it becomes a 414 where the header is not past its first line.
 //   - 505: it speaks HTTP/2 where there is none.
@@ -76,6 +78,8 @@ type Limits struct {
 
 	MaxConnections       int // at a time, hijacked ones too; 0 = no limit. Further ones wait in the kernel's queue
 	ConnectionsPerClient int // at a time, of an IPv4 address or an IPv6 /64; 0 = no limit
+	// Both bound the streams of HTTP/2 that are being answered, too, as each does the work of a connection of HTTP/1: those of all
+	// clients together, and those of one client over all of its connections.
 
 	ReadHeaderTimeout time.Duration // for the whole header of a request, and the TLS handshake; 0 = none; new connections
 	IdleTimeout       time.Duration // between requests; 0 = none; new connections
@@ -116,7 +120,8 @@ type Server struct {
 	listeners   map[*net.Listener]struct{}
 	accepting   int // slots that loops in accept have for the connections to come
 	open        int
-	clients     map[netip.Addr]int
+	clients     map[netip.Addr]*peer
+	streaming   atomic.Int64 // streams of HTTP/2 that are being answered
 	current     *generation
 	generations map[*generation]struct{} // the current one, and old ones that have connections
 }
@@ -146,7 +151,7 @@ func New(c Config) *Server {
 	if c.Problem == nil {
 		c.Problem = func(w http.ResponseWriter, _ *http.Request, status int, detail string) { http.Error(w, detail, status) }
 	}
-	s := &Server{config: c, stop: make(chan struct{}), listeners: map[*net.Listener]struct{}{}, clients: map[netip.Addr]int{},
+	s := &Server{config: c, stop: make(chan struct{}), listeners: map[*net.Listener]struct{}{}, clients: map[netip.Addr]*peer{},
 		generations: map[*generation]struct{}{}}
 	s.room.L = &s.mu
 	l := c.Limits

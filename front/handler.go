@@ -91,5 +91,23 @@ func (s *Server) serveStream(c *conn, w http.ResponseWriter, r *http.Request, li
 		defer st.end()
 		w = st
 	}
-	s.serveRequest(c, w, r, limits)
+	all := s.streaming.Add(1)
+	defer s.streaming.Add(-1)
+	its := int64(0)
+	if c.client != nil {
+		its = c.client.streaming.Add(1)
+		defer c.client.streaming.Add(-1)
+	}
+	switch {
+	case limits.ConnectionsPerClient > 0 && its > int64(limits.ConnectionsPerClient):
+		s.stats.client429.Add(1)
+		w.Header().Set("Retry-After", "1")
+		s.refuse(w, r, http.StatusTooManyRequests, "There are too many requests under way from this address.")
+	case limits.MaxConnections > 0 && all > int64(limits.MaxConnections):
+		s.stats.full.Add(1)
+		w.Header().Set("Retry-After", "1")
+		s.refuse(w, r, http.StatusServiceUnavailable, "There are too many requests under way.")
+	default:
+		s.serveRequest(c, w, r, limits)
+	}
 }

@@ -8,11 +8,11 @@ import (
 // Stats counts since the start what was accepted, and what was refused or cut and why.
 type Stats struct {
 	Accepted     uint64 // connections that were served
-	Full         uint64 // times that accepting had to wait for MaxConnections
+	Full         uint64 // times that accepting had to wait for MaxConnections, and requests of HTTP/2 answered 503 for it
 	AcceptErrors uint64 // errors of accept that passed: no file descriptor, for one
 
 	ClientReset uint64 // connections reset: more than twice ConnectionsPerClient
-	Client429   uint64 // requests answered 429: ConnectionsPerClient
+	Client429   uint64 // requests answered 429: ConnectionsPerClient, of connections and of requests of HTTP/2
 	NoHTTP2     uint64 // requests answered 505: HTTP/2 where there is none
 	URL414      uint64 // requests answered 414: MaxURLBytes
 	Header431   uint64 // requests answered 431: MaxHeaderFields, and MaxHeaderBytes on HTTP/1 without TLS
