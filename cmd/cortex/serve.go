@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -30,6 +31,7 @@ func newServe() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			read := func() (*config.File, error) { return load(cmd, path, upstream, listen, admin) }
+			follow := newFollower(path)
 			f, err := read()
 			if err != nil {
 				return err
@@ -41,7 +43,7 @@ func newServe() *cobra.Command {
 			if err != nil {
 				return &notSo{err}
 			}
-			if err := serve(cmd.Context(), s, path); err != nil {
+			if err := follow.run(cmd.Context(), s); err != nil {
 				return &notSo{err}
 			}
 			return nil
@@ -55,27 +57,48 @@ func newServe() *cobra.Command {
 	return cmd
 }
 
-// serve runs a server, and what makes it read its configuration anew: SIGHUP, and a change of the file or of one that it names.
-func serve(ctx context.Context, s *gateway.Server, path string) error {
+// A follower has a server read its configuration anew: on SIGHUP, and when the file changes or one that it names.
+type follower struct {
+	path    string // of the configuration; empty = there is none
+	watcher *watch.Watcher
+	server  *gateway.Server
+	systemd *systemd.Notifier
+}
+
+// newFollower is to be called before the file is read, so that what changes after that is a change.
+func newFollower(path string) *follower {
+	f := &follower{path: path, systemd: systemd.FromEnvironment()}
+	f.watcher = watch.New(func([]string) { f.reload() })
+	if path != "" {
+		f.watcher.Watch(time.Hour, path) // how often it says itself
+	}
+	return f
+}
+
+// look watches what the configuration in force names.
+func (f *follower) look() {
+	if every, paths := f.server.Watched(); f.path != "" {
+		f.watcher.Watch(every, append(paths, f.path)...)
+	}
+}
+
+func (f *follower) reload() {
+	f.systemd.Reloading()
+	status := "listening on " + f.server.Addr().String()
+	if err := f.server.Reload(); err != nil { // which stands in the log
+		status += "; the last reload failed, the configuration before it is in force"
+	}
+	f.look()
+	f.systemd.Ready(status)
+}
+
+// run runs the server until ctx ends.
+func (f *follower) run(ctx context.Context, s *gateway.Server) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	systemd := systemd.FromEnvironment()
-	var reload func()
-	watcher := watch.New(func([]string) { reload() })
-	look := func() {
-		every, paths := s.Watched()
-		if path != "" {
-			watcher.Watch(every, append(paths, path)...)
-		}
-	}
-	reload = func() {
-		systemd.Reloading()
-		s.Reload() // which says in the log what became of it
-		look()
-		systemd.Ready("")
-	}
-	look()
-	go watcher.Run(ctx)
+	f.server = s
+	f.look()
+	go f.watcher.Run(ctx)
 	hangUp := make(chan os.Signal, 1)
 	signal.Notify(hangUp, syscall.SIGHUP)
 	defer signal.Stop(hangUp)
@@ -83,15 +106,15 @@ func serve(ctx context.Context, s *gateway.Server, path string) error {
 		for {
 			select {
 			case <-hangUp:
-				reload()
+				f.reload()
 			case <-ctx.Done():
 				return
 			}
 		}
 	}()
-	go systemd.Watchdog(ctx, nil)
-	s.OnDrain(func() { systemd.Stopping("draining") })
-	systemd.Ready("listening on " + s.Addr().String())
+	go f.systemd.Watchdog(ctx, nil)
+	s.OnDrain(func() { f.systemd.Stopping("draining") })
+	f.systemd.Ready("listening on " + s.Addr().String())
 	return s.Run(ctx)
 }
 
