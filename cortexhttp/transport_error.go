@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/seed-a29ca62a/cortex"
@@ -57,6 +58,8 @@ func (a *attempt) classify(c *call, err error) (class cortex.Class, untouched, f
 		return cortex.Class{Outcome: cortex.Neutral, Retryable: true}, a.unwritten(c), false
 	case distrusted(err):
 		return cortex.Class{Outcome: cortex.Failed}, false, false
+	case a.unconnected(err) && exhausted(err):
+		return cortex.Class{Outcome: cortex.Neutral, Retryable: true}, true, false
 	case a.unconnected(err):
 		return c.set.classify(err), true, false
 	case c.t.std && a.asked.Load() == 0: // the request itself is at fault: no host, an invalid header
@@ -96,6 +99,17 @@ func leftToUs(err error) bool {
 // base may have used it.
 func (a *attempt) unconnected(err error) bool {
 	return a.got.Load() == 0 && (a.asked.Load() > 0 || dialError(err))
+}
+
+// exhausted reports whether this machine, and not the target, had nothing left to connect with: file descriptors, ports, buffers. It
+// must not open the circuit of a target that is well.
+func exhausted(err error) bool {
+	for _, no := range [...]error{syscall.EMFILE, syscall.ENFILE, syscall.EADDRNOTAVAIL, syscall.ENOBUFS} {
+		if errors.Is(err, no) {
+			return true
+		}
+	}
+	return false
 }
 
 // unsent reports whether the base knows that nothing of the request was written to any connection.

@@ -29,7 +29,7 @@ func (x *exchange) rewrite(out *http.Request) {
 	}
 	if !x.trusted {
 		for key := range h {
-			if private(key) {
+			if private(key) || spoofed(key) {
 				delete(h, key)
 			}
 		}
@@ -199,6 +199,19 @@ func hasToken(lines []string, token string) bool {
 // key is in canonical form.
 func private(key string) bool {
 	return own(key) && key != cortexhttp.HeaderAttempt || key == cortexhttp.HeaderPriority
+}
+
+// spoofed reports whether a request header is one by which proxies tell whose request it is, beside those that the gateway sets anew, or
+// one that becomes such a header where names with "_" and "-" are the same, as they are in CGI and WSGI. key is in canonical form.
+func spoofed(key string) bool {
+	switch {
+	case strings.IndexByte(key, '_') >= 0:
+		key = http.CanonicalHeaderKey(strings.ReplaceAll(key, "_", "-"))
+		return private(key) || spoofed(key) || key == "Forwarded" || key == headerRequestID
+	case strings.HasPrefix(key, "X-Forwarded-"), key == "X-Real-Ip":
+		return true
+	}
+	return false
 }
 
 // own reports whether a header is one of the guards'. key is in canonical form.

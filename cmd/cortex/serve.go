@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -116,14 +115,6 @@ func (f *follower) run(ctx context.Context, s *gateway.Server) error {
 	s.OnDrain(func() { f.systemd.Stopping("draining") })
 	f.systemd.Ready("listening on " + s.Addr().String())
 	return s.Run(ctx)
-}
-
-// tuneCollector lets the heap grow to five times what is live, unless GOGC says otherwise: a gateway keeps a few megabytes and
-// makes garbage with every request, so the collector would run many times a second, for more than the guard itself costs.
-func tuneCollector() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(400)
-	}
 }
 
 func load(cmd *cobra.Command, path, upstream, listen, admin string) (*config.File, error) {
