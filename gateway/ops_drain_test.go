@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -86,5 +87,33 @@ func TestKeptConnectionsEndOrderly(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A call that is cut is no answer, least of all one that says that the client has gone.
+func TestCutCallIsNoAnswer(t *testing.T) {
+	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		for range 20 {
+			inWorld(t, func(t *testing.T, w *world) {
+				w.serve("up.test:80", hang)
+				o := w.operate("drain: {timeout: 100ms}\n"+one("timeout: {enabled: false}", ""), nil)
+				c := w.client(stranger)
+				if proto == "HTTP/2.0" {
+					p := new(http.Protocols)
+					p.SetUnencryptedHTTP2(true)
+					c.Transport.(*http.Transport).Protocols = p
+				}
+				got := make(chan answer)
+				go func() { got <- w.do(c, "POST", "http://gateway.test:80/", "x") }()
+				time.Sleep(time.Second)
+				o.stop()
+				if a := <-got; a.err == nil {
+					t.Errorf("%s: %+v", proto, a)
+				}
+				if err := <-o.done; !errors.Is(err, ErrCut) {
+					t.Errorf("Run: %v", err)
+				}
+			})
+		}
 	}
 }

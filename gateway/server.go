@@ -286,12 +286,14 @@ func (s *Server) stop(failed <-chan error, ports *int) error {
 // Close stops at once and cuts what is in flight.
 func (s *Server) Close() {
 	s.draining.Store(true)
-	s.cut() // ends upgraded connections too, which the server does not know of
 	for _, c := range []io.Closer{s.front, s.admin, s.frontPort, s.adminPort} {
 		if c != nil {
 			c.Close()
 		}
 	}
+	// After the connections, or clients would be told in an answer that it was they who went. It ends upgraded ones too, which the server
+	// does not know of.
+	s.cut()
 	s.gateway.Close()
 }
 
