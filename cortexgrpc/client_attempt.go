@@ -1,0 +1,250 @@
+package cortexgrpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/seed-a29ca62a/cortex"
+	"github.com/seed-a29ca62a/cortex/cortexhttp"
+)
+
+// attempt is one attempt at a call.
+type attempt struct {
+	permit cortex.Permit
+	call   context.Context // the caller's
+	method string
+	engine *cortex.Engine
+	set    *settings
+	rule   func(method string, st *status.Status, trailer metadata.MD) (cortex.Class, bool)
+
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	// What gRPC did, by the stats handler.
+	seen   atomic.Bool  // there is one
+	sent   atomic.Int32 // times it was put on a connection
+	header atomic.Bool  // the answer has begun
+	told   atomic.Bool  // a trailer came: the status is the target's
+	stream bool         // a header ends the timeout
+
+	trailer metadata.MD // by gRPC, before finish
+
+	mu       sync.Mutex
+	timer    *time.Timer // nil: nothing is to cut it
+	timeout  time.Duration
+	cut      bool // by its timeout
+	answered bool // no timeout any more
+	over     bool // nothing changes any more
+
+	once sync.Once     // of finish
+	last chan struct{} // of a stream: closed when err and v are known
+	err  error
+	v    verdict
+}
+
+// verdict is what became of an attempt.
+type verdict struct {
+	class     cortex.Class
+	untouched bool // nothing of the call was processed, for sure
+	forbidden bool // the target says not to try again
+}
+
+func newAttempt(l *call, permit cortex.Permit) *attempt {
+	return &attempt{permit: permit, call: l.ctx, method: l.method, engine: l.engine, set: &l.set, rule: l.c.cfg.Outcome}
+}
+
+// start makes the attempt's context and cuts it after d, 0 for never.
+func (a *attempt) start(l *call, d time.Duration) {
+	ctx := l.ctx
+	if l.retries > 0 {
+		ctx = cortex.WithRetryMark(ctx, cortex.RetryMark{Attempt: l.attempt, Retries: l.retries})
+	}
+	ctx = metadata.NewOutgoingContext(&attemptContext{ctx, a}, l.outgoing())
+	a.ctx, a.cancel = context.WithCancel(ctx)
+	a.arm(d)
+}
+
+// arm has the attempt cut after d.
+func (a *attempt) arm(d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.answered || a.over || a.cut {
+		return
+	}
+	a.timeout = d
+	if a.timer == nil {
+		a.timer = time.AfterFunc(d, a.expire)
+		return
+	}
+	a.timer.Reset(d)
+}
+
+// disarm stops the timeout for the time being.
+func (a *attempt) disarm() {
+	a.mu.Lock()
+	if a.timer != nil {
+		a.timer.Stop()
+		a.timeout = 0
+	}
+	a.mu.Unlock()
+}
+
+func (a *attempt) expire() {
+	a.mu.Lock()
+	if a.answered || a.over || a.timeout == 0 {
+		a.mu.Unlock()
+		return
+	}
+	a.cut = true
+	a.mu.Unlock()
+	a.cancel()
+}
+
+// headerCame is told that the answer has begun, and is more than a trailer.
+func (a *attempt) headerCame() {
+	a.header.Store(true)
+	if a.stream {
+		a.begun()
+	}
+}
+
+// begun tells that the answer has begun: from here on nothing but its caller ends the stream.
+func (a *attempt) begun() {
+	a.mu.Lock()
+	first := !a.answered && !a.over && !a.cut
+	if first {
+		a.answered = true
+		if a.timer != nil {
+			a.timer.Stop()
+		}
+	}
+	a.mu.Unlock()
+	if first {
+		a.permit.Answered()
+	}
+}
+
+// finish records what the attempt ended with, the first time; nil is a success. When it returns, err and v are known.
+func (a *attempt) finish(err error) {
+	a.once.Do(func() {
+		if a.last != nil {
+			defer close(a.last)
+		}
+		a.settle(err)
+	})
+}
+
+// done is closed when finish has run; it is there for streams.
+func (a *attempt) done() <-chan struct{} { return a.last }
+
+func (a *attempt) settle(err error) {
+	defer a.permit.Release() // whatever a rule of the user's does
+	cut, answered := a.end()
+	a.err = err
+	if v, ok := single(a.trailer, MetadataPressure); ok {
+		if r, ok := cortexhttp.ParsePressure(v); ok {
+			a.engine.ObserveRemote(r.Shed)
+		}
+	}
+	switch {
+	case err == nil:
+		a.v.class = cortex.Class{Outcome: cortex.Success}
+	case a.call.Err() != nil: // whoever ended it decides, not what the error says
+		if !answered { // the permit knows if the caller waited long enough for that to speak against the target
+			a.permit.Done(a.call.Err())
+		}
+		return
+	case cut && !a.told.Load():
+		a.err = &attemptTimeout{a.timeout}
+		a.v = verdict{class: cortex.Class{Outcome: cortex.TimedOut, Retryable: true}, untouched: a.unsent()}
+	default:
+		a.v = a.judge(err)
+	}
+	a.permit.Record(a.v.class.Outcome)
+}
+
+// end stops the timeout for good.
+func (a *attempt) end() (cut, answered bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.over = true
+	if a.timer != nil {
+		a.timer.Stop()
+	}
+	return a.cut, a.answered
+}
+
+func (a *attempt) unsent() bool { return a.seen.Load() && a.sent.Load() == 0 }
+
+// judge makes a verdict of an error that came by itself.
+func (a *attempt) judge(err error) verdict {
+	if _, ok := errors.AsType[*cortex.Rejection](err); ok { // of a guard in an interceptor below
+		return verdict{class: a.set.classify(err)}
+	}
+	v := verdict{forbidden: forbidsRetry(a.trailer)}
+	if e, ok := errors.AsType[*cortex.CallError](err); ok && e.Reason != cortex.ReasonRetriedAbove {
+		v.forbidden = true // retries were made there
+	}
+	st, ok := status.FromError(err)
+	if !ok {
+		v.class = a.set.classify(err)
+		return v
+	}
+	if a.rule != nil {
+		if v.class, ok = a.rule(a.method, st, a.trailer); ok {
+			v.untouched = a.unsent()
+			return v
+		}
+	}
+	if !a.told.Load() && len(a.trailer) == 0 {
+		if v.class, v.untouched, ok = ownClass(st, a.sent.Load() > 0, a.seen.Load()); ok {
+			return v
+		}
+	}
+	v.class = classOf(st, a.trailer, !a.set.distrust)
+	return v
+}
+
+// close frees what an attempt holds, also where something panicked.
+func (a *attempt) close() {
+	a.once.Do(func() {
+		if a.last != nil {
+			defer close(a.last)
+		}
+		a.end()
+		a.err = errAbandoned
+	})
+	a.permit.Release()
+	if a.cancel != nil {
+		a.cancel()
+	}
+}
+
+var errAbandoned = errors.New("cortexgrpc: the attempt ended in a panic")
+
+// attemptTimeout is the error of an attempt that had no answer in time.
+type attemptTimeout struct{ after time.Duration }
+
+func (e *attemptTimeout) Error() string {
+	return fmt.Sprintf("cortexgrpc: no answer within the attempt timeout of %v", e.after)
+}
+
+func (e *attemptTimeout) GRPCStatus() *status.Status {
+	return status.New(codes.DeadlineExceeded, e.Error())
+}
+
+// Timeout and Is make it a timeout for those who look for one the ways of package net.
+func (e *attemptTimeout) Timeout() bool { return true }
+
+func (e *attemptTimeout) Is(target error) bool { return target == context.DeadlineExceeded }

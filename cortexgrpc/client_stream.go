@@ -1,0 +1,276 @@
+package cortexgrpc
+
+import (
+	"context"
+	"io"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/protoadapt"
+)
+
+// StreamInterceptor is a [grpc.StreamClientInterceptor].
+func (c *Client) StreamInterceptor(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+	streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	l, err := c.begin(ctx, method)
+	if err != nil {
+		return nil, err
+	}
+	if l.engine == nil {
+		return streamer(ctx, desc, cc, method, opts...)
+	}
+	s := &clientStream{call: l, desc: desc, cc: cc, streamer: streamer, opts: opts, whole: true}
+	if l.above || l.set.retries == 0 || c.cfg.MaxReplayBytes < 0 {
+		s.whole = false
+	}
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	if err := s.open(nil); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// clientStream is a stream whose attempts may change until the first of the answer.
+type clientStream struct {
+	call     *call
+	desc     *grpc.StreamDesc
+	cc       *grpc.ClientConn
+	streamer grpc.Streamer
+	opts     []grpc.CallOption
+
+	// sending is held while something is sent, and while a failed attempt is replaced: what the next one is sent again must
+	// not be mixed with what comes new.
+	sending sync.Mutex
+	kept    []any // sent, while whole
+	bytes   int
+	closed  bool  // CloseSend was called
+	final   error // the call's
+
+	mu        sync.Mutex
+	cur       *streamAttempt // its stream is set
+	committed bool           // to cur
+	whole     bool           // kept is all that was sent
+}
+
+type streamAttempt struct {
+	*attempt
+	stream grpc.ClientStream
+}
+
+// open makes attempts until one has a stream on which all was sent that was kept; failed is the one before, nil for the
+// original. The error is the call's. sending is held.
+func (s *clientStream) open(failed *attempt) error {
+	defer s.call.finish()
+	for {
+		if failed != nil {
+			if err := s.call.again(failed, s.replayable(failed)); err != nil {
+				return err
+			}
+		}
+		a, err := s.call.admit()
+		if err != nil {
+			return err
+		}
+		if s.start(a) {
+			return nil
+		}
+		failed = a
+	}
+}
+
+// start opens the stream of an attempt and reports whether there is one. The attempt is over otherwise.
+func (s *clientStream) start(a *attempt) bool {
+	began := false
+	defer func() {
+		if !began {
+			a.close()
+		}
+	}()
+	a.stream, a.last = true, make(chan struct{})
+	a.start(s.call, s.call.limit(a.permit.Timeout()))
+	opts := append(s.opts[:len(s.opts):len(s.opts)], grpc.Trailer(&a.trailer), grpc.OnFinish(a.finish))
+	stream, err := s.streamer(a.ctx, s.desc, s.cc, s.call.method, opts...)
+	if err != nil {
+		a.finish(err)
+		return false
+	}
+	began = true
+	waits := s.desc.ClientStreams && !s.closed
+	if waits { // what follows is the caller's time
+		a.disarm()
+		a.permit.Pause()
+	}
+	for _, m := range s.kept {
+		if stream.SendMsg(m) != nil {
+			break // RecvMsg tells why
+		}
+	}
+	if s.closed {
+		stream.CloseSend()
+	}
+	s.mu.Lock()
+	s.cur = &streamAttempt{a, stream}
+	s.mu.Unlock()
+	return true
+}
+
+// replayable reports whether another attempt could take the place of this one, which failed.
+func (s *clientStream) replayable(a *attempt) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.committed && !a.header.Load() && (s.whole || len(s.kept) == 0 && s.bytes == 0)
+}
+
+func (s *clientStream) current() *streamAttempt {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cur
+}
+
+// commit tells that something of the answer has reached the caller, or that no retry is wanted any more.
+func (s *clientStream) commit() {
+	s.mu.Lock()
+	s.committed = true
+	s.mu.Unlock()
+}
+
+// keep keeps a message for the next attempt, if there can be one. sending is held.
+func (s *clientStream) keep(m any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n, known := size(m); s.whole && !s.committed && known && s.bytes+n <= s.call.c.cfg.MaxReplayBytes {
+		s.kept = append(s.kept, m) // gRPC forbids to change it once it is sent
+		s.bytes += n
+		return
+	}
+	s.whole, s.kept = false, nil
+	s.bytes = 1 // something was sent
+}
+
+// size is the encoded size of a message.
+func size(m any) (int, bool) {
+	const overhead = 64 // of keeping a message at all
+	switch m := m.(type) {
+	case proto.Message:
+		return proto.Size(m) + overhead, true
+	case protoadapt.MessageV1:
+		return proto.Size(protoadapt.MessageV2Of(m)) + overhead, true
+	}
+	return 0, false
+}
+
+func (s *clientStream) SendMsg(m any) error {
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	a := s.current()
+	s.keep(m)
+	err := a.stream.SendMsg(m)
+	if s.desc.ClientStreams { // where the target answers each message, it has had no time before this one
+		a.permit.Resume()
+		a.permit.Pause()
+	}
+	if err == io.EOF && s.final == nil && s.mayReplace(a) {
+		return nil // it is kept for the attempt that RecvMsg makes
+	}
+	return err
+}
+
+// mayReplace reports whether another attempt may take the place of one whose stream is over. sending is held.
+func (s *clientStream) mayReplace(a *streamAttempt) bool {
+	if !s.replayable(a.attempt) {
+		return false
+	}
+	if md, _ := a.stream.Header(); md != nil { // does not wait: the stream is over
+		return false
+	}
+	select {
+	case <-a.done():
+		return a.v.class.Retryable
+	default:
+		return false
+	}
+}
+
+func (s *clientStream) CloseSend() error {
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	a := s.current()
+	err := a.stream.CloseSend()
+	if s.desc.ClientStreams && !s.closed { // now it is for the target to answer
+		a.permit.Resume()
+		a.arm(s.call.limit(a.permit.Timeout()))
+	}
+	s.closed = true
+	return err
+}
+
+func (s *clientStream) RecvMsg(m any) error {
+	for {
+		a := s.current()
+		err := a.stream.RecvMsg(m)
+		if err == nil || err == io.EOF && s.desc.ServerStreams {
+			s.commit()
+			a.begun()
+			if err == io.EOF || !s.desc.ServerStreams {
+				a.finish(nil)
+			}
+			return err
+		}
+		a.finish(err)
+		if err := s.replace(a); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *clientStream) Header() (metadata.MD, error) {
+	for {
+		a := s.current()
+		md, err := a.stream.Header()
+		if md != nil || err != nil {
+			s.commit()
+			a.begun()
+			return md, err
+		}
+		select { // there is none: the stream is over
+		case <-a.done():
+			if a.err == nil || s.replace(a) != nil {
+				return nil, nil // RecvMsg tells
+			}
+		default:
+			return nil, nil
+		}
+	}
+}
+
+// replace puts another attempt in the place of one that failed. The error is the call's.
+func (s *clientStream) replace(failed *streamAttempt) error {
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	if s.final != nil {
+		return s.final
+	}
+	if s.current() != failed { // it was replaced already
+		return nil
+	}
+	if !failed.seen.Load() { // no stats handler has told; the stream is over, so that this does not wait
+		if md, _ := failed.stream.Header(); md != nil {
+			failed.header.Store(true)
+		}
+	}
+	failed.close()
+	s.final = s.open(failed.attempt)
+	return s.final
+}
+
+// Trailer is there once RecvMsg has returned an error.
+func (s *clientStream) Trailer() metadata.MD { return s.current().stream.Trailer() }
+
+// Context is that of the stream; as in gRPC, there is no retry once it was asked for.
+func (s *clientStream) Context() context.Context {
+	s.commit()
+	return s.current().stream.Context()
+}
