@@ -77,7 +77,7 @@ func (x *exchange) failed(err error) {
 		p.Status, p.Detail, kind = http.StatusRequestTimeout, "The rest of the request's body did not come in time.", "http_request_error"
 		p.Reason = ""
 		x.report.Reason = cortex.ReasonNone // which would be that the caller gave up
-		w.Header().Set("Connection", "close")
+		hangUp(w, x.in)
 	} else {
 		x.upload.renew()
 	}
@@ -119,7 +119,7 @@ func (x *exchange) problem(err error) (p cortexhttp.Problem, kind string) {
 	switch {
 	case x.upload.tooLong():
 		p.Status, p.Detail, kind = http.StatusRequestEntityTooLarge, "The body of the request is longer than the gateway takes.", "http_request_error"
-		x.w.Header().Set("Connection", "close")
+		hangUp(x.w, x.in)
 	case x.upload.failed():
 		p.Status, p.Detail, kind = http.StatusBadRequest, "The body of the request broke off, or is malformed.", "http_request_error"
 	case errors.Is(err, errSwitched):

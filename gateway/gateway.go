@@ -220,7 +220,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if limit := s.server.MaxBodyBytes; limit > 0 && r.ContentLength > limit && body.limited() {
-		w.Header().Set("Connection", "close") // rather than to read what nobody wants
+		hangUp(w, r)
 		g.longBodies.Add(1)
 		g.problem(s, w, r, http.StatusRequestEntityTooLarge, "http_request_error", fmt.Sprintf("The body of the request is longer than %d bytes.", limit))
 		return

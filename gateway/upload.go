@@ -196,5 +196,13 @@ func (u *upload) bytes() int64 {
 	return u.read
 }
 
+// hangUp closes a client's connection after the answer, rather than to read what nobody wants. Over HTTP/2 the stream alone ends,
+// as it does by itself; the header would have the client's other requests find another connection.
+func hangUp(w http.ResponseWriter, r *http.Request) {
+	if r.ProtoMajor < 2 {
+		w.Header().Set("Connection", "close")
+	}
+}
+
 // limited reports whether there is a bound on how much of it there may be.
 func (u *upload) limited() bool { return u != nil && u.limit > 0 }
