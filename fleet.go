@@ -175,6 +175,7 @@ func (e *Engine) ObserveFleet(v FleetView) {
 	if v.Guards <= 1 {
 		f.active = false
 		f.adopt(e, &v, now)
+		e.announce(now)
 		return
 	}
 	if f.law == nil && !f.make(e) {
