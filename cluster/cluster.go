@@ -1,0 +1,425 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed-a29ca62a/cortex"
+)
+
+// Defaults of a [Config].
+const (
+	DefaultPrefix   = "cortex"
+	DefaultInterval = 250 * time.Millisecond
+	DefaultTimeout  = 50 * time.Millisecond
+)
+
+const (
+	patience   = 4 // intervals without an exchange, after which a guard is alone; the engine's own
+	leaseTerm  = 6 // intervals that the right to probe is kept in the store after it was given or renewed
+	leaseSafe  = 3 // of them in which a guard starts no probe on it any more: those that are under way are told of meanwhile
+	mostWait   = 2 * time.Second
+	askedLong  = time.Minute // where hardly anybody is asked for anything, who was asked last within this may probe
+	leastCycle = 0.25        // of an interval between two exchanges
+)
+
+// A Config says where a fleet meets.
+type Config struct {
+	// URL of Redis 7: redis:// and rediss:// for one server, redis+cluster:// and rediss+cluster:// for a cluster, redis+sentinel:// for a
+	// master that sentinels know; see [Connect].
+	URL string
+	// Client is used instead of URL, and not closed. It must not repeat commands by itself (MaxRetries −1): a repeated exchange is known as
+	// such, but what it was granted is lost. It should heed contexts (ContextTimeoutEnabled).
+	Client redis.UniversalClient
+	// Prefix of all keys; "" is "cortex". Fleets that have nothing to do with each other need different ones. Letters, digits and ._:- only.
+	Prefix string
+	// Interval between two exchanges, from 10 ms to a minute, in whole milliseconds; zero is 250 ms. It must be the same for all instances.
+	Interval time.Duration
+	// Timeout of one round trip, up to 10 s; zero is 50 ms. No call waits for it.
+	Timeout time.Duration
+	// Logger hears when a guard joins its fleet and when it is alone. nil is silent.
+	Logger *slog.Logger
+	// OnEvent is told the same, on the goroutine of the exchanges, without a lock held. It should return soon.
+	OnEvent func(Event)
+	// Now is a monotonic clock; nil is the process's.
+	Now func() time.Duration
+	// Rand is used for the instance's name, its moment in the interval and the back-off. nil is the process's.
+	Rand rand.Source
+}
+
+func (c *Config) normalize() error {
+	if c.Prefix == "" {
+		c.Prefix = DefaultPrefix
+	}
+	if c.Interval == 0 {
+		c.Interval = DefaultInterval
+	}
+	if c.Timeout == 0 {
+		c.Timeout = DefaultTimeout
+	}
+	switch {
+	case len(c.Prefix) > 64 || !plain(c.Prefix):
+		return &ConfigError{"Prefix", strconv.Quote(c.Prefix), "letters, digits and ._:- only, at most 64"}
+	case c.Interval < 10*time.Millisecond || c.Interval > time.Minute || c.Interval%time.Millisecond != 0:
+		return &ConfigError{"Interval", c.Interval, "10ms to 1m, in whole milliseconds"}
+	case c.Timeout < time.Millisecond || c.Timeout > 10*time.Second:
+		return &ConfigError{"Timeout", c.Timeout, "1ms to 10s"}
+	case (c.URL == "") == (c.Client == nil):
+		return &ConfigError{"URL", Redacted(c.URL), "either URL or Client"}
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Now == nil {
+		start := time.Now()
+		c.Now = func() time.Duration { return time.Since(start) }
+	}
+	if c.Rand == nil {
+		c.Rand = rand.NewPCG(rand.Uint64(), rand.Uint64())
+	}
+	return nil
+}
+
+func plain(s string) bool {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '.', c == '_', c == ':', c == '-':
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// A Cluster is one instance's part in its fleets. All methods are safe for concurrent use.
+type Cluster struct {
+	cfg      Config
+	client   redis.UniversalClient
+	instance string
+	cancel   context.CancelFunc
+	done     chan struct{}
+	changed  chan struct{} // there is a first guard
+
+	mu      sync.Mutex
+	closed  bool
+	members []*member
+	syncs   uint64
+	reloads uint64
+
+	// The goroutine's own.
+	rand   *rand.Rand
+	phase  time.Duration // of the exchanges in an interval of the server's
+	offset time.Duration // of the server's clock to ours
+	known  bool          // offset is
+}
+
+// New begins to share. The error is a [*ConfigError]: that Redis cannot be reached is none, see [Cluster.Status]. Close it when done.
+func New(cfg Config) (*Cluster, error) {
+	if err := cfg.normalize(); err != nil {
+		return nil, err
+	}
+	c := &Cluster{cfg: cfg, client: cfg.Client, done: make(chan struct{}), changed: make(chan struct{}, 1), rand: rand.New(cfg.Rand)}
+	if c.client == nil {
+		var err error
+		if c.client, err = Connect(cfg.URL, cfg.Timeout); err != nil {
+			return nil, err
+		}
+	}
+	c.instance = strconv.FormatUint(c.rand.Uint64(), 36)
+	// All at the same moment would be a burst for Redis; at the ends of an interval what is late falls into the next.
+	c.phase = time.Duration((0.1 + 0.7*c.rand.Float64()) * float64(cfg.Interval))
+	ctx, cancel := context.WithCancel(context.Background())
+	c.cancel = cancel
+	go c.run(ctx)
+	return c, nil
+}
+
+// ErrClosed is returned by [Cluster.Guard] after Close.
+var ErrClosed = errors.New("the cluster is closed")
+
+// Guard lets an engine share with those of the same name in other instances, until Leave or Close. The error is [ErrClosed], or that there is
+// one of that name in this instance already. Engines of the article's profile report, and are told nothing.
+func (c *Cluster) Guard(e *cortex.Engine) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return ErrClosed
+	}
+	for _, m := range c.members {
+		if m.name == e.Name() {
+			return fmt.Errorf("target %q shares its pressure already: one engine a target and instance", m.name)
+		}
+	}
+	now := c.cfg.Now()
+	m := &member{engine: e, name: e.Name(), keys: keysOf(c.cfg.Prefix, e.Name()), mode: Alone, since: now, heard: now, asked: now - askedLong}
+	m.join(c.cfg.Interval)
+	c.members = append(c.members, m)
+	select {
+	case c.changed <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// Leave ends what Guard began: the engine is on its own again. What it reported last is still counted; the right to probe, if it has it,
+// goes to others when its time is over. It reports whether the engine was there.
+func (c *Cluster) Leave(e *cortex.Engine) bool {
+	c.mu.Lock()
+	i := slices.IndexFunc(c.members, func(m *member) bool { return m.engine == e })
+	if i < 0 {
+		c.mu.Unlock()
+		return false
+	}
+	m := c.members[i]
+	c.members = slices.Delete(slices.Clone(c.members), i, i+1)
+	c.mu.Unlock()
+	m.leave()
+	return true
+}
+
+// Close ends the sharing; all engines are on their own again. It gives back the right to probe, waiting for Redis no longer than Timeout.
+func (c *Cluster) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		<-c.done
+		return nil
+	}
+	c.closed = true
+	members := c.members
+	c.mu.Unlock()
+	c.cancel()
+	<-c.done
+	c.goodbye(members)
+	for _, m := range members {
+		m.leave()
+	}
+	if c.cfg.Client == nil {
+		return c.client.Close()
+	}
+	return nil
+}
+
+// Status tells how it fares. It costs a lock and an allocation, and asks nobody.
+func (c *Cluster) Status() Status {
+	now := c.cfg.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := Status{Instance: c.instance, Mode: Fleet, Syncs: c.syncs, Reloads: c.reloads, Targets: make([]TargetStatus, 0, len(c.members))}
+	for _, m := range c.members {
+		t := m.status
+		t.Target, t.Mode, t.Since = m.name, m.mode, now-m.since
+		if m.viewed {
+			t.ViewAge = now - m.covered
+		}
+		t.Prober = now < m.until
+		if m.mode == Alone {
+			s.Mode, t.Seen = Alone, 0
+		}
+		s.Targets = append(s.Targets, t)
+	}
+	if len(c.members) == 0 {
+		s.Mode = Alone
+	}
+	return s
+}
+
+func (c *Cluster) run(ctx context.Context) {
+	defer close(c.done)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		c.mu.Lock()
+		members := slices.Clone(c.members)
+		c.mu.Unlock()
+		if len(members) == 0 {
+			select {
+			case <-ctx.Done():
+				return
+			case <-c.changed:
+			}
+			timer.Reset(0)
+			continue
+		}
+		c.exchange(ctx, members)
+		timer.Reset(c.wait())
+	}
+}
+
+// wait is how long until the next exchange: each instance has its moment in each interval of the server's clock, so that what it counts
+// falls into every slot once.
+func (c *Cluster) wait() time.Duration {
+	d := c.cfg.Interval
+	if !c.known {
+		return d
+	}
+	server := c.cfg.Now() + c.offset
+	in := (server - c.phase) % d
+	if in < 0 {
+		in += d
+	}
+	next := d - in
+	if float64(next) < leastCycle*float64(d) {
+		next += d
+	}
+	return next
+}
+
+// exchange makes one round trip for all members that are due.
+func (c *Cluster) exchange(ctx context.Context, members []*member) {
+	start := c.cfg.Now()
+	due := members[:0:0]
+	for _, m := range members {
+		report := m.engine.TakeReport()
+		if start < m.retryAt {
+			// What nobody hears of is not told later as if it were new.
+			c.locked(func() { m.status.Exchange.Skipped++ })
+			continue
+		}
+		m.prepare(c, &report, start)
+		due = append(due, m)
+	}
+	if len(due) > 0 {
+		c.talk(ctx, due)
+		if ctx.Err() != nil {
+			return
+		}
+	}
+	c.after(members)
+}
+
+func (c *Cluster) locked(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f()
+}
+
+// talk sends what is prepared and takes in the answers.
+func (c *Cluster) talk(ctx context.Context, due []*member) {
+	sent := c.cfg.Now()
+	cmds := c.send(ctx, due, false)
+	var unknown []*member
+	for i, m := range due {
+		if redis.HasErrorPrefix(cmds[i].Err(), "NOSCRIPT") {
+			unknown = append(unknown, m)
+		}
+	}
+	c.settle(due, cmds, sent, true)
+	if len(unknown) > 0 && ctx.Err() == nil { // it was not run, whatever else is in doubt
+		c.locked(func() { c.reloads++ })
+		sent = c.cfg.Now()
+		c.settle(unknown, c.send(ctx, unknown, true), sent, false)
+	}
+}
+
+// send makes one round trip. Where the script is not known it is sent, too.
+func (c *Cluster) send(ctx context.Context, due []*member, whole bool) []*redis.Cmd {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
+	cmds := make([]*redis.Cmd, len(due))
+	pipe := c.client.Pipeline()
+	for i, m := range due {
+		if whole {
+			cmds[i] = pipe.Eval(ctx, syncScript, m.keys, m.args...)
+		} else {
+			cmds[i] = pipe.EvalSha(ctx, syncHash, m.keys, m.args...)
+		}
+	}
+	_, err := pipe.Exec(ctx)
+	c.locked(func() { c.syncs++ })
+	if err != nil {
+		for _, cmd := range cmds { // a command that was never sent has no error of its own
+			if cmd.Err() == nil && cmd.Val() == nil {
+				cmd.SetErr(err)
+			}
+		}
+	}
+	return cmds
+}
+
+// settle takes in the answers to what was sent at that time.
+func (c *Cluster) settle(due []*member, cmds []*redis.Cmd, sent time.Duration, first bool) {
+	received := c.cfg.Now()
+	draw := 0.5 + 0.5*c.rand.Float64()
+	for i, m := range due {
+		err := cmds[i].Err()
+		if first && redis.HasErrorPrefix(err, "NOSCRIPT") {
+			continue
+		}
+		var a answer
+		if err == nil {
+			a, err = parseAnswer(cmds[i].Val())
+		}
+		if err != nil {
+			m.failed(c, err, received, draw)
+			continue
+		}
+		c.offset, c.known = a.now-(sent+received)/2, true
+		m.succeeded(c, &a, sent, received)
+	}
+}
+
+// after follows changes of mode, and tells of them.
+func (c *Cluster) after(members []*member) {
+	now := c.cfg.Now()
+	for _, m := range members {
+		was, mode := m.mode, Fleet
+		switch {
+		case m.err != nil && (now-m.heard > patience*c.cfg.Interval || !m.ever):
+			mode = Alone
+		case m.err != nil || !m.viewed: // not known yet
+			continue
+		}
+		if mode == was && (mode == Fleet || m.told) {
+			continue
+		}
+		ev := Event{Target: m.name, Mode: mode, Err: m.err}
+		c.locked(func() {
+			m.mode, m.since, m.told = mode, now, true
+			ev.Instances = m.status.Seen
+		})
+		if mode == Fleet {
+			c.cfg.Logger.Info("shares its pressure with its fleet", "target", m.name, "instances", ev.Instances)
+		} else {
+			ev.Instances = 0
+			c.cfg.Logger.Warn("cannot reach its fleet: goes on alone with what it sees itself", "target", m.name, "error", m.err)
+		}
+		if c.cfg.OnEvent != nil {
+			c.cfg.OnEvent(ev)
+		}
+	}
+}
+
+// goodbye gives back the right to probe.
+func (c *Cluster) goodbye(members []*member) {
+	var left []*member
+	for _, m := range members {
+		if m.held {
+			// First the engine, so that it sends no more probes as one of the fleet.
+			m.engine.LeaveFleet()
+			m.seq++
+			r := request{instance: c.instance, seq: m.seq, interval: c.cfg.Interval, order: orderLeave, lease: leaseTerm * c.cfg.Interval,
+				epoch: m.status.Epoch, budget: m.engine.TakeBudget()}
+			r.budget.Want = 0
+			m.args = r.args()
+			left = append(left, m)
+		}
+	}
+	if len(left) > 0 {
+		c.send(context.Background(), left, false)
+	}
+}

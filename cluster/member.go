@@ -1,0 +1,177 @@
+package cluster
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/seed-a29ca62a/cortex"
+)
+
+// A member is an engine in its fleet. Only the goroutine of the exchanges touches it, but for what the cluster's lock guards.
+type member struct {
+	engine *cortex.Engine
+	name   string
+	keys   []string
+
+	seq     uint64
+	fields  []field
+	args    []any
+	asked   time.Duration // for a call, last
+	thin    bool          // nobody in the fleet was asked for anything in the last slot
+	held    bool          // the right to probe may be this instance's in the store
+	slot    uint64        // newest that was seen
+	tried   int           // failures in a row
+	retryAt time.Duration
+	heard   time.Duration // last success
+	ever    bool          // there was one
+	err     error         // of the last exchange
+	told    bool          // of the first mode
+	guards  uint64        // as last heard
+
+	acts sync.Mutex // held while the engine is told something
+	left bool       // it is to be told nothing more
+
+	// Guarded by the cluster's lock, written by its goroutine.
+	mode    Mode
+	since   time.Duration
+	until   time.Duration // the engine may begin probes until then
+	viewed  bool
+	covered time.Duration // end of what the newest view covers, by our clock
+	status  TargetStatus
+}
+
+// prepare makes the next request.
+func (m *member) prepare(c *Cluster, r *cortex.FleetReport, now time.Duration) {
+	calls := uint64(0)
+	for _, n := range r.Offered {
+		calls += n
+	}
+	if calls > 0 {
+		m.asked = now
+	}
+	m.seq++
+	phase := time.Duration(0)
+	if c.known {
+		phase = (now + c.offset) % c.cfg.Interval
+	}
+	m.fields = fieldsOf(m.fields[:0], r, phase)
+	q := request{instance: c.instance, seq: m.seq, interval: c.cfg.Interval, epoch: r.Epoch, order: m.order(r, now), lease: leaseTerm * c.cfg.Interval,
+		budget: m.engine.TakeBudget(), fields: m.fields}
+	if q.order == orderWant || q.order == orderRenew {
+		m.held = true // as soon as it is sent
+	}
+	m.args = q.args()
+}
+
+// order is what is to become of the right to probe. It is given up only when the engine can begin no probe on it any more and none is under way,
+// as the report says, which was made after that.
+func (m *member) order(r *cortex.FleetReport, now time.Duration) order {
+	asked := r.Open > 0 && (now == m.asked || m.thin && now-m.asked < askedLong)
+	switch {
+	case r.Probing > 0:
+		return orderRenew
+	case m.held && r.Open == 0: // closed: its engine has given it up
+		return orderLeave
+	case m.held && now < m.until:
+		return orderNone
+	case m.held && asked:
+		return orderPass
+	case m.held:
+		return orderLeave
+	case asked:
+		return orderWant
+	}
+	return orderNone
+}
+
+// failed takes in that an exchange failed: whether it took place is not known.
+func (m *member) failed(c *Cluster, err error, now time.Duration, draw float64) {
+	m.tried++
+	m.err = err
+	var a *AnswerError
+	c.locked(func() {
+		m.status.Exchange.Failed++
+		m.status.Error = err.Error()
+		if errors.As(err, &a) {
+			m.status.Exchange.Junk++
+		}
+	})
+	wait := c.cfg.Interval << min(m.tried, 12)
+	if m.tried == 1 { // one may be lost any time
+		return
+	}
+	m.retryAt = now + time.Duration(draw*float64(min(wait, max(mostWait, c.cfg.Interval))))
+}
+
+// succeeded takes in an answer.
+func (m *member) succeeded(c *Cluster, a *answer, sent, now time.Duration) {
+	m.tried, m.err, m.retryAt = 0, nil, 0
+	m.heard, m.ever = now, true
+	interval := c.cfg.Interval
+	until := time.Duration(0)
+	m.held = a.lease > 0
+	if m.held { // counted from before the request was sent: the script ran later
+		until = sent + max(0, a.lease-leaseSafe*interval)
+	}
+	v := cortex.FleetView{FleetReport: a.last.FleetReport, Span: interval, Exclusive: true, Prober: now < until, Lease: max(0, until-now)}
+	if a.epoch > v.Epoch { // what is counted in the slot is of a circuit that has changed since
+		v.Open, v.Probing, v.Success, v.Failure, v.Timeout, v.Throttled, v.Patient, v.Cut, v.ErrorArea = 0, 0, 0, 0, 0, 0, 0, 0, 0
+		clear(v.Latency[:])
+		v.Epoch = a.epoch
+	}
+	fresh := a.slot-1 != m.slot && a.last.Guards > 0
+	if a.last.Guards > 0 {
+		// Reports end when they are made, on average at this moment of their slot.
+		end := time.Duration(a.slot-1)*interval + a.last.phase/time.Duration(a.last.Guards)
+		v.Age = max(0, min(a.now-end, 4*interval)) + (now-sent)/2
+		calls := uint64(0)
+		for _, n := range v.Offered {
+			calls += n
+		}
+		m.thin = calls == 0
+		if !a.mine { // a guard that has just come, or was late, is there all the same
+			v.Guards++
+		}
+	}
+	c.locked(func() {
+		m.until = until
+		x := &m.status.Exchange
+		x.OK++
+		x.Junk += uint64(a.junk)
+		x.Received += uint64(a.text)
+		m.status.Error = ""
+		m.status.Epoch, m.status.Owner = a.epoch, a.owner
+		m.status.Pool = a.pool
+		m.status.Lease += a.granted
+		if fresh {
+			m.status.Seen, m.viewed, m.covered = v.Guards, true, now-v.Age
+		}
+	})
+	m.acts.Lock()
+	defer m.acts.Unlock()
+	if m.left {
+		return
+	}
+	if fresh {
+		m.slot, m.guards = a.slot-1, v.Guards
+		m.engine.ObserveFleet(v)
+	}
+	m.engine.GrantBudget(cortex.BudgetGrant{Tokens: a.granted, Pool: a.pool, Guards: m.guards, Span: interval})
+}
+
+// join begins to count. Until it is known how many there are, the guard holds the smallest lease of the retry budget.
+func (m *member) join(interval time.Duration) {
+	m.guards = manyGuards
+	m.engine.TakeReport()
+	m.engine.GrantBudget(cortex.BudgetGrant{Guards: m.guards, Span: interval})
+}
+
+const manyGuards = 1 << 20
+
+func (m *member) leave() {
+	m.acts.Lock()
+	defer m.acts.Unlock()
+	m.left = true
+	m.engine.LeaveFleet()
+}
