@@ -122,7 +122,8 @@ type steadyLoad struct {
 
 func newSteadyLoad(url string, rate int) *steadyLoad {
 	l := &steadyLoad{}
-	tr := &http.Transport{MaxIdleConnsPerHost: 64, DialContext: dialWatched(&l.cut)}
+	// What a moment of stalling made the client dial goes again, before the gateway wonders why nothing ever comes.
+	tr := &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 2 * time.Second, DialContext: dialWatched(&l.cut)}
 	client := &http.Client{Transport: tr, Timeout: 10 * time.Second}
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
