@@ -159,6 +159,8 @@ func connectKind(err error) string {
 		return "connection_refused"
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
 		return "destination_ip_unroutable"
+	case errors.Is(err, http.ErrSchemeMismatch): // it speaks without TLS
+		return "tls_protocol_error"
 	}
 	if e, ok := errors.AsType[*net.OpError](err); ok && e.Op == "remote error" {
 		return "tls_alert_received"
