@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -88,16 +87,6 @@ func flagError(cmd *cobra.Command, err error) error {
 			return fmt.Errorf("%w: did you mean --%s?", err, near)
 		}
 		return fmt.Errorf("%w: `%s --help` shows them", err, cmd.CommandPath())
-	}
-	if what, why, ok := strings.Cut(err.Error(), ": strconv."); ok {
-		switch {
-		case strings.HasSuffix(why, "out of range"):
-			return fmt.Errorf("%s: out of range", what)
-		case strings.HasPrefix(why, "ParseInt"), strings.HasPrefix(why, "ParseUint"), strings.HasPrefix(why, "Atoi"):
-			return fmt.Errorf("%s: want a whole number", what)
-		case strings.HasPrefix(why, "ParseFloat"):
-			return fmt.Errorf("%s: want a number", what)
-		}
 	}
 	return err
 }

@@ -13,7 +13,7 @@ import (
 func TestSweepErrors(t *testing.T) {
 	for _, c := range []struct{ args, says string }{
 		{"--sweep 0", "--sweep 0: want from 1 to 100000 draws"},
-		{"--sweep x", "want a whole number"},
+		{"--sweep x", "must be an integer"},
 		{"--sweep 2000000", "--sweep 2000000: want"},
 		{"--sweep 5 --draw -1", "--draw -1: want from 0 to 99995"},
 		{"--sweep 5 --draw 99999", "--draw 99999: want from 0 to 99995"},
