@@ -129,7 +129,16 @@ func (t *Target) hold() { t.calls.Add(1) }
 
 func (t *Target) release() {
 	if t.calls.Add(-1) == 0 && t.retired.Load() {
-		t.base.CloseIdleConnections() // that the last call has left
+		t.closeIdle() // what the last call has left
+	}
+}
+
+// closeIdle closes idle connections, also those that are only just becoming idle: on HTTP/2 that is a little later than the end of the
+// last answer, and nobody asks net/http's transport any more.
+func (t *Target) closeIdle() {
+	t.base.CloseIdleConnections()
+	if t.base.h2c != nil || t.base.secure != nil {
+		time.AfterFunc(time.Second, t.base.CloseIdleConnections)
 	}
 }
 
@@ -137,7 +146,7 @@ func (t *Target) release() {
 func (t *Target) retire() {
 	t.retired.Store(true)
 	t.pool.Close()
-	t.base.CloseIdleConnections()
+	t.closeIdle()
 }
 
 // prepare sends an attempt to an endpoint.
