@@ -159,14 +159,15 @@ func connectKind(err error) string {
 		return "connection_refused"
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
 		return "destination_ip_unroutable"
-	case errors.Is(err, http.ErrSchemeMismatch): // it speaks without TLS
-		return "tls_protocol_error"
 	}
 	if e, ok := errors.AsType[*net.OpError](err); ok && e.Op == "remote error" {
 		return "tls_alert_received"
 	}
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return "tls_certificate_error"
+	}
+	if e, ok := errors.AsType[*cortex.CallError](err); ok {
+		err = e.Err
 	}
 	for ; err != nil; err = errors.Unwrap(err) {
 		if strings.HasPrefix(err.Error(), "tls: ") { // most of them have no type
