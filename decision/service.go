@@ -1,5 +1,181 @@
 package decision
 
-import "net/http"
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
 
-func newService(c Config) http.Handler { return http.NotFoundHandler() }
+	"connectrpc.com/connect"
+
+	"github.com/seed-a29ca62a/cortex/cortexhttp"
+	pb "github.com/seed-a29ca62a/cortex/decision/decisionpb"
+	"github.com/seed-a29ca62a/cortex/door"
+)
+
+//go:generate sh -c "cd ../proto/generate && go run . -root .. -out ../.. cortex/v1/decision.proto"
+
+//go:embed openapi.json
+var openAPI []byte
+
+const (
+	readTimeout  = 10 * time.Second // for a request
+	writeTimeout = 10 * time.Second // for an answer, or each message of a stream
+	// Below it compressing costs more than it saves.
+	compressFrom = 4 << 10
+)
+
+// service is the handler.
+type service struct {
+	Config
+	door     *door.Door
+	kept     door.Ration // those that were not let in
+	rpc      http.Handler
+	methods  map[string]bool // paths
+	errors   *connect.ErrorWriter
+	index    []byte
+	tokens   tokens
+	snapshot snapshot
+	watches  atomic.Int64
+}
+
+func newService(c Config) http.Handler {
+	if c.MaxTokens <= 0 {
+		c.MaxTokens = DefaultMaxTokens
+	}
+	if c.MaxWatches <= 0 {
+		c.MaxWatches = DefaultMaxWatches
+	}
+	if c.Heartbeat <= 0 {
+		c.Heartbeat = 10 * time.Second
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Now == nil {
+		began := time.Now()
+		c.Now = func() time.Duration { return time.Since(began) }
+	}
+	s := &service{Config: c, door: door.New("cortex decisions", "decisions.token_file", c.Token), methods: map[string]bool{},
+		tokens: tokens{max: c.MaxTokens, byID: map[tokenID]*attempt{}}}
+	options := []connect.HandlerOption{connect.WithReadMaxBytes(maxBody), connect.WithCompressMinBytes(compressFrom), jsonCodecs(),
+		connect.WithRecover(s.panicked)}
+	_, s.rpc = pb.NewDecisionServiceHandler(s, options...)
+	s.errors = connect.NewErrorWriter(options...)
+	var paths []string
+	methods := pb.File_cortex_v1_decision_proto.Services().Get(0).Methods()
+	for i := range methods.Len() {
+		path := "/" + pb.DecisionServiceName + "/" + string(methods.Get(i).Name())
+		s.methods[path] = true
+		paths = append(paths, "POST "+path)
+	}
+	s.index, _ = json.MarshalIndent(map[string]any{"service": pb.DecisionServiceName, "methods": paths, "openapi": "/openapi.json",
+		"protocols": []string{"connect", "grpc", "grpc-web", "json"}}, "", "  ")
+	s.index = append(s.index, '\n')
+	return s
+}
+
+// ServeHTTP lets a request in or not, and serves it.
+func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	conn := connection{http.NewResponseController(w)}
+	conn.reads(readTimeout)
+	conn.writes(writeTimeout)
+	reads := r.Method == http.MethodGet || r.Method == http.MethodHead
+	if reads && r.URL.Path == "/healthz" {
+		say(w, "text/plain; charset=utf-8", []byte("ok\n"))
+		return
+	}
+	if f := s.door.Refuses(r, false); f != nil {
+		s.keepOut(w, r, f)
+		return
+	}
+	switch path := r.URL.Path; {
+	case s.methods[path]:
+		s.rpc.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), connKey{}, conn)))
+	case path == "/" && reads:
+		say(w, "application/json", s.index)
+	case path == "/openapi.json" && reads:
+		say(w, "application/json", openAPI)
+	case path == "/" || path == "/openapi.json":
+		w.Header().Set("Allow", "GET, HEAD")
+		cortexhttp.WriteProblem(w, r, cortexhttp.Problem{Status: http.StatusMethodNotAllowed, Detail: "This path takes GET, HEAD."})
+	case s.errors.IsSupported(r) && strings.HasPrefix(path, "/"+pb.DecisionServiceName+"/"):
+		s.errors.Write(w, r, connect.NewError(connect.CodeUnimplemented, errors.New("there is no such method: GET / lists those there are")))
+	default:
+		cortexhttp.WriteProblem(w, r, cortexhttp.Problem{Status: http.StatusNotFound,
+			Detail: "There is nothing at this path of the decision service: GET / lists what there is."})
+	}
+}
+
+// keepOut answers a request that is not let in, in the words of its protocol.
+func (s *service) keepOut(w http.ResponseWriter, r *http.Request, f *door.Refusal) {
+	if log, missed := s.kept.Refused(s.Now(), f.Cause); log {
+		s.Log.LogAttrs(r.Context(), slog.LevelWarn, "decisions: refused", slog.String("remote", r.RemoteAddr), slog.String("path", show(r.URL.Path)),
+			slog.String("cause", f.Cause), slog.Uint64("unlogged_before", missed))
+	}
+	if f.Challenge != "" {
+		w.Header().Set("WWW-Authenticate", f.Challenge)
+	}
+	if r.ProtoMajor == 1 {
+		w.Header().Set("Connection", "close") // whoever guesses is to connect anew each time
+	}
+	if s.methods[r.URL.Path] && s.errors.IsSupported(r) {
+		code := connect.CodePermissionDenied
+		if f.Status == http.StatusUnauthorized {
+			code = connect.CodeUnauthenticated
+		}
+		s.errors.Write(w, r, connect.NewError(code, errors.New(f.Detail)))
+		return
+	}
+	cortexhttp.WriteProblem(w, r, cortexhttp.Problem{Status: f.Status, Detail: f.Detail})
+}
+
+// panicked is what a client is told of a mistake of this program.
+func (s *service) panicked(ctx context.Context, spec connect.Spec, _ http.Header, p any) error {
+	s.Log.LogAttrs(ctx, slog.LevelError, "decisions: panicked", slog.String("procedure", spec.Procedure), slog.Any("panic", p))
+	return connect.NewError(connect.CodeInternal, errors.New("the service failed; its log says more"))
+}
+
+func say(w http.ResponseWriter, kind string, body []byte) {
+	h := w.Header()
+	h.Set("Content-Type", kind)
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	w.Write(body)
+}
+
+// connection bounds how long a client may take. What its server cannot do is left.
+type connection struct{ *http.ResponseController }
+
+type connKey struct{}
+
+func connOf(ctx context.Context) connection {
+	c, _ := ctx.Value(connKey{}).(connection)
+	return c
+}
+
+// reads gives the client so long for the rest of its request; 0 = any time.
+func (c connection) reads(d time.Duration) {
+	if c.ResponseController != nil {
+		c.SetReadDeadline(deadline(d))
+	}
+}
+
+// writes gives the client so long to take what is written next.
+func (c connection) writes(d time.Duration) {
+	if c.ResponseController != nil {
+		c.SetWriteDeadline(deadline(d))
+	}
+}
+
+func deadline(d time.Duration) time.Time {
+	if d == 0 {
+		return time.Time{}
+	}
+	return time.Now().Add(d)
+}
