@@ -31,6 +31,7 @@ type secure struct {
 	*http.Transport
 	upgrades *h1.Transport // for requests to change the protocol, which HTTP/2 does not know
 	files    *tlsfile.Client
+	paths    tlsfile.ClientFiles // that those are of
 }
 
 // CloseIdleConnections closes those of both.
@@ -75,7 +76,7 @@ func newBases(c *config.Target, dial dialer) (*bases, error) {
 			if err != nil {
 				return nil, err
 			}
-			b.secure[e.URL] = &secure{s, up, files}
+			b.secure[e.URL] = &secure{s, up, files, f}
 		default:
 			if b.plain != nil {
 				continue
@@ -194,6 +195,16 @@ func (b *bases) purge() {
 
 // HTTP1 makes it a [cortexhttp.StandardBase].
 func (b *bases) HTTP1() bool { return b.h2c == nil }
+
+// check reports whether the files of certificates, as they are now, could be read anew. Nothing of it is in force before reload.
+func (b *bases) check() error {
+	for _, s := range b.secure {
+		if _, err := tlsfile.LoadClient(s.paths); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // reload reads the files of certificates anew. Connections that there are stay, idle ones are closed where something has changed.
 func (b *bases) reload() error {

@@ -543,3 +543,58 @@ func TestReloadChangesCertificate(t *testing.T) {
 		}
 	})
 }
+
+// Certificates for targets are taken up with the rest or not at all: a reload that fails at another target leaves them as they were.
+func TestReloadOfTargetsCertificatesIsWhole(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		old, next := newOpsAuthority(t), newOpsAuthority(t)
+		dir := t.TempDir()
+		copyTo := func(name, from string) {
+			b, err := os.ReadFile(from)
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dir, name), b, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		copyTo("a.pem", old.file)
+		copyTo("b.pem", old.file)
+		w.serveTLS("a.test:443", status(200), old.pair("a.test", "a.test"))
+		w.serveTLS("b.test:443", status(200), old.pair("b.test", "b.test"))
+		yaml := pairOf("", "transport: {tls: {ca: "+dir+"/a.pem}, max_age: 1s}", "transport: {tls: {ca: "+dir+"/b.pem}}", "")
+		o := w.operate(strings.NewReplacer("http://a.test:80", "https://a.test", "http://b.test:80", "https://b.test").Replace(yaml), nil)
+		ask := func() int {
+			time.Sleep(2 * time.Second) // a new connection
+			return w.get(w.client(stranger), "http://gateway.test:80/a").status
+		}
+		if code := ask(); code != 200 {
+			t.Fatalf("at the start %d", code)
+		}
+		copyTo("a.pem", next.file) // which has not issued the certificate of a
+		if err := os.WriteFile(filepath.Join(dir, "b.pem"), []byte("nothing"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := o.s.Reload(); err == nil || !strings.Contains(err.Error(), "b.pem") {
+			t.Errorf("reload: %v", err)
+		}
+		if code := ask(); code != 200 {
+			t.Errorf("after a reload that failed: %d", code)
+		}
+		copyTo("b.pem", old.file)
+		if err := o.s.Reload(); err != nil {
+			t.Fatal(err)
+		}
+		if code := ask(); code < 500 { // which of them hangs on how pipes go on after an alert
+			t.Errorf("with another authority: %d", code)
+		}
+		copyTo("a.pem", old.file)
+		if err := o.s.Reload(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if code := ask(); code != 200 {
+			t.Errorf("with the authority of before: %d", code)
+		}
+	})
+}

@@ -11,6 +11,8 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
+	"io"
+	"log"
 	"log/slog"
 	"math/big"
 	"net"
@@ -235,7 +237,7 @@ func (a *opsAuthority) pool() *x509.CertPool {
 // serveAs serves a handler as an http, h2c or https endpoint.
 func (w *world) serveAs(scheme, addr string, h http.Handler, a *opsAuthority) {
 	w.t.Helper()
-	s := &http.Server{Handler: h, ErrorLog: nil}
+	s := &http.Server{Handler: h}
 	switch scheme {
 	case "h2c":
 		s.Protocols = new(http.Protocols)
@@ -249,7 +251,7 @@ func (w *world) serveAs(scheme, addr string, h http.Handler, a *opsAuthority) {
 }
 
 func (w *world) serveTLS(addr string, h http.Handler, c tls.Certificate) {
-	s := &http.Server{Handler: h, TLSConfig: &tls.Config{Certificates: []tls.Certificate{c}}}
+	s := &http.Server{Handler: h, ErrorLog: log.New(io.Discard, "", 0), TLSConfig: &tls.Config{Certificates: []tls.Certificate{c}}}
 	l := w.listen(addr)
 	done := make(chan struct{})
 	go func() {

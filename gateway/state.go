@@ -95,6 +95,8 @@ func (s *state) start(before *state) {
 	for _, t := range s.targets {
 		if before.target(t.Name) != t {
 			t.start()
+		} else if err := t.base.reload(); err != nil { // changed since build, which has checked them
+			t.logger.Error("certificates: those in force stay", "target", t.Name, "error", err)
 		}
 	}
 	if before == nil {

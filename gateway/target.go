@@ -40,7 +40,7 @@ type Target struct {
 // start.
 func (g *Gateway) newTarget(c *config.Target, before *Target) (*Target, error) {
 	if before != nil && reflect.DeepEqual(before.config, c) {
-		return before, before.base.reload()
+		return before, before.base.check()
 	}
 	t := &Target{Name: c.Name, config: c, traffic: new(traffic), logger: g.logger}
 	if before != nil {
