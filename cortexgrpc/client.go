@@ -161,7 +161,7 @@ func (c *Client) UnaryInterceptor(ctx context.Context, method string, req, reply
 // unary makes one attempt.
 func (l *call) unary(a *attempt, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts []grpc.CallOption) {
 	defer a.close()
-	a.start(l, l.limit(a.permit.Timeout()))
+	a.start(l)
 	err := invoker(a.ctx, l.method, req, reply, cc, append(opts[:len(opts):len(opts)], grpc.Trailer(&a.trailer))...)
 	a.finish(err)
 }

@@ -27,6 +27,7 @@ type attempt struct {
 
 	ctx    context.Context
 	cancel context.CancelFunc
+	given  time.Duration // by the engine; 0 = no timeout
 
 	// What gRPC did, by the stats handler.
 	seen   atomic.Bool  // there is one
@@ -43,6 +44,7 @@ type attempt struct {
 	cut      bool // by its timeout
 	answered bool // no timeout any more
 	over     bool // nothing changes any more
+	hidden   int  // times that gRPC sent it again by itself, counted
 
 	once sync.Once     // of finish
 	last chan struct{} // of a stream: closed when err and v are known
@@ -57,19 +59,16 @@ type verdict struct {
 	forbidden bool // the target says not to try again
 }
 
-func newAttempt(l *call, permit cortex.Permit) *attempt {
-	return &attempt{permit: permit, call: l.ctx, method: l.method, engine: l.engine, set: &l.set, rule: l.c.cfg.Outcome}
-}
-
-// start makes the attempt's context and cuts it after d, 0 for never.
-func (a *attempt) start(l *call, d time.Duration) {
+// start makes the attempt's context and has it cut in time.
+func (a *attempt) start(l *call) {
+	a.given = a.permit.Timeout()
 	ctx := l.ctx
 	if l.retries > 0 {
 		ctx = cortex.WithRetryMark(ctx, cortex.RetryMark{Attempt: l.attempt, Retries: l.retries})
 	}
 	ctx = metadata.NewOutgoingContext(&attemptContext{ctx, a}, l.outgoing())
 	a.ctx, a.cancel = context.WithCancel(ctx)
-	a.arm(d)
+	a.arm(l.limit(a.given))
 }
 
 // arm has the attempt cut after d.
@@ -132,13 +131,28 @@ func (a *attempt) begun() {
 	a.mu.Unlock()
 	if first {
 		a.permit.Answered()
+		a.bookHidden()
 	}
+}
+
+// bookHidden charges what gRPC sent again by itself, and returns how often that was.
+func (a *attempt) bookHidden() int {
+	a.mu.Lock()
+	n := max(int(a.sent.Load())-1, 0)
+	due := n - a.hidden
+	a.hidden = n
+	a.mu.Unlock()
+	for range due {
+		a.engine.CountRetry()
+	}
+	return n
 }
 
 // finish records what the attempt ended with, the first time; nil is a success. When it returns, err and v are known.
 func (a *attempt) finish(err error) {
 	a.once.Do(func() {
 		if a.last != nil {
+			defer a.cancel()
 			defer close(a.last)
 		}
 		a.settle(err)
@@ -152,6 +166,7 @@ func (a *attempt) settle(err error) {
 	defer a.permit.Release() // whatever a rule of the user's does
 	cut, answered := a.end()
 	a.err = err
+	a.bookHidden()
 	if v, ok := single(a.trailer, MetadataPressure); ok {
 		if r, ok := cortexhttp.ParsePressure(v); ok {
 			a.engine.ObserveRemote(r.Shed)

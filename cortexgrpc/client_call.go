@@ -75,13 +75,14 @@ func (l *call) admit() (*attempt, error) {
 	if l.made == 0 && l.ctx.Err() != nil {
 		return nil, status.FromContextError(l.ctx.Err()).Err()
 	}
-	permit, err := l.engine.AdmitRetry(l.ctx, l.priority, l.attempt)
-	if err != nil {
+	a := &attempt{call: l.ctx, method: l.method, engine: l.engine, set: &l.set, rule: l.c.cfg.Outcome}
+	var err error
+	if a.permit, err = l.engine.AdmitRetry(l.ctx, l.priority, l.attempt); err != nil {
 		return nil, l.refused(err.(*cortex.Rejection))
 	}
 	l.charged = cortex.Decision{}
 	l.made++
-	return newAttempt(l, permit), nil
+	return a, nil
 }
 
 // finish gives back what was charged for a retry that was not made.
@@ -174,7 +175,9 @@ func (l *call) limit(d time.Duration) time.Duration {
 // again decides on a failed attempt and waits for the next one; the error is the call's. whole says that all that was sent can be
 // sent again, and nothing of the answer has reached the caller.
 func (l *call) again(a *attempt, whole bool) error {
-	l.countHidden(a)
+	n := a.bookHidden()
+	l.attempt += n
+	l.made += n
 	l.lastErr = a.err
 	if l.ctx.Err() != nil {
 		return l.gaveUp()
@@ -196,15 +199,6 @@ func (l *call) again(a *attempt, whole bool) error {
 	}
 	l.attempt++
 	return nil
-}
-
-// countHidden charges what gRPC sent again by itself.
-func (l *call) countHidden(a *attempt) {
-	for range int(a.sent.Load()) - 1 {
-		l.engine.CountRetry()
-		l.attempt++
-		l.made++
-	}
 }
 
 func (l *call) failed(r cortex.Reason, wrap bool) error {

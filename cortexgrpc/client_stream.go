@@ -44,15 +44,18 @@ type clientStream struct {
 	// sending is held while something is sent, and while a failed attempt is replaced: what the next one is sent again must
 	// not be mixed with what comes new.
 	sending sync.Mutex
-	kept    []any // sent, while whole
-	bytes   int
 	closed  bool  // CloseSend was called
 	final   error // the call's
+
+	received bool // RecvMsg has returned something
 
 	mu        sync.Mutex
 	cur       *streamAttempt // its stream is set
 	committed bool           // to cur
-	whole     bool           // kept is all that was sent
+	sent      bool           // something was
+	whole     bool           // and is all in kept
+	kept      []any
+	bytes     int
 }
 
 type streamAttempt struct {
@@ -90,20 +93,21 @@ func (s *clientStream) start(a *attempt) bool {
 		}
 	}()
 	a.stream, a.last = true, make(chan struct{})
-	a.start(s.call, s.call.limit(a.permit.Timeout()))
+	a.start(s.call)
 	opts := append(s.opts[:len(s.opts):len(s.opts)], grpc.Trailer(&a.trailer), grpc.OnFinish(a.finish))
 	stream, err := s.streamer(a.ctx, s.desc, s.cc, s.call.method, opts...)
 	if err != nil {
 		a.finish(err)
 		return false
 	}
-	began = true
-	waits := s.desc.ClientStreams && !s.closed
-	if waits { // what follows is the caller's time
+	if s.desc.ClientStreams && !s.closed { // what follows is the caller's time
 		a.disarm()
 		a.permit.Pause()
 	}
-	for _, m := range s.kept {
+	s.mu.Lock()
+	again := s.kept
+	s.mu.Unlock()
+	for _, m := range again {
 		if stream.SendMsg(m) != nil {
 			break // RecvMsg tells why
 		}
@@ -114,6 +118,7 @@ func (s *clientStream) start(a *attempt) bool {
 	s.mu.Lock()
 	s.cur = &streamAttempt{a, stream}
 	s.mu.Unlock()
+	began = true
 	return true
 }
 
@@ -121,7 +126,7 @@ func (s *clientStream) start(a *attempt) bool {
 func (s *clientStream) replayable(a *attempt) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !s.committed && !a.header.Load() && (s.whole || len(s.kept) == 0 && s.bytes == 0)
+	return !s.committed && !a.header.Load() && (s.whole || !s.sent)
 }
 
 func (s *clientStream) current() *streamAttempt {
@@ -133,7 +138,7 @@ func (s *clientStream) current() *streamAttempt {
 // commit tells that something of the answer has reached the caller, or that no retry is wanted any more.
 func (s *clientStream) commit() {
 	s.mu.Lock()
-	s.committed = true
+	s.committed, s.whole, s.kept = true, false, nil
 	s.mu.Unlock()
 }
 
@@ -141,13 +146,16 @@ func (s *clientStream) commit() {
 func (s *clientStream) keep(m any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n, known := size(m); s.whole && !s.committed && known && s.bytes+n <= s.call.c.cfg.MaxReplayBytes {
+	s.sent = true
+	if !s.whole {
+		return
+	}
+	if n, known := size(m); known && s.bytes+n <= s.call.c.cfg.MaxReplayBytes {
 		s.kept = append(s.kept, m) // gRPC forbids to change it once it is sent
 		s.bytes += n
 		return
 	}
 	s.whole, s.kept = false, nil
-	s.bytes = 1 // something was sent
 }
 
 // size is the encoded size of a message.
@@ -168,7 +176,7 @@ func (s *clientStream) SendMsg(m any) error {
 	a := s.current()
 	s.keep(m)
 	err := a.stream.SendMsg(m)
-	if s.desc.ClientStreams { // where the target answers each message, it has had no time before this one
+	if s.desc.ClientStreams && !a.header.Load() { // where the target answers each message, it has had no time before this one
 		a.permit.Resume()
 		a.permit.Pause()
 	}
@@ -188,7 +196,7 @@ func (s *clientStream) mayReplace(a *streamAttempt) bool {
 	}
 	select {
 	case <-a.done():
-		return a.v.class.Retryable
+		return a.v.class.Retryable && (s.call.repeatable || a.v.untouched) && !s.call.above
 	default:
 		return false
 	}
@@ -201,7 +209,7 @@ func (s *clientStream) CloseSend() error {
 	err := a.stream.CloseSend()
 	if s.desc.ClientStreams && !s.closed { // now it is for the target to answer
 		a.permit.Resume()
-		a.arm(s.call.limit(a.permit.Timeout()))
+		a.arm(s.call.limit(a.given))
 	}
 	s.closed = true
 	return err
@@ -212,14 +220,20 @@ func (s *clientStream) RecvMsg(m any) error {
 		a := s.current()
 		err := a.stream.RecvMsg(m)
 		if err == nil || err == io.EOF && s.desc.ServerStreams {
-			s.commit()
-			a.begun()
+			if !s.received {
+				s.received = true
+				s.commit()
+				a.begun()
+			}
 			if err == io.EOF || !s.desc.ServerStreams {
 				a.finish(nil)
 			}
 			return err
 		}
 		a.finish(err)
+		if a.err == nil { // asked again after the end
+			return err
+		}
 		if err := s.replace(a); err != nil {
 			return err
 		}
