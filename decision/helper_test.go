@@ -5,8 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"iter"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -110,3 +113,33 @@ func ptr[T any](v T) *T { return &v }
 
 var background = context.Background()
 
+// withKnown gives the service targets that are there anyway.
+func withKnown(engines ...*cortex.Engine) func(*Config) {
+	return func(c *Config) {
+		c.Known = func(name string) *cortex.Engine {
+			for _, e := range engines {
+				if e.Name() == name {
+					return e
+				}
+			}
+			return nil
+		}
+		c.All = func() iter.Seq[*cortex.Engine] { return slices.Values(engines) }
+	}
+}
+
+// direct is a service without a port.
+type direct struct{ http.Handler }
+
+func newHandler(tb testing.TB) direct {
+	return direct{New(Config{Others: cortex.NewRegistry(func(string) cortex.Config { return cortex.Config{Stripes: 1} }, 100)})}
+}
+
+func (d direct) serve(method string, body []byte) *httptest.ResponseRecorder {
+	r := httptest.NewRequest("POST", "/cortex.v1.DecisionService/"+method, bytes.NewReader(body))
+	r.Host = "localhost"
+	r.Header.Set("Content-Type", "application/json")
+	rec := httptest.NewRecorder()
+	d.ServeHTTP(rec, r)
+	return rec
+}
