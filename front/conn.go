@@ -42,6 +42,9 @@ type conn struct {
 	writeUser time.Time // the user's
 
 	streams streamCounts
+	lengths fieldLines  // Content-Length
+	codings fieldLines  // Transfer-Encoding
+	http2   atomic.Bool // it is one of HTTP/2, for sure
 }
 
 type connKey struct{}
@@ -78,6 +81,10 @@ func connState(nc net.Conn, state http.ConnState) {
 
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
+	if !c.encrypted && !c.http2.Load() {
+		c.lengths.scan(p[:n], lengthLine)
+		c.codings.scan(p[:n], codingLine)
+	}
 	switch {
 	case c.phase.Load() != phaseHandler:
 		c.noteRead(p[:n], err)

@@ -11,6 +11,7 @@
 //
 // # What a client gets
 //
+//   - 400: its method is no token, its host none, or its length on HTTP/2 not a number; and whatever net/http refuses itself.
 //   - 408: its header was not there within ReadHeaderTimeout (HTTP/1 without TLS; otherwise the connection is closed). A connection
 //     that is idle is closed without a word.
 //   - 414: the target of its request is longer than MaxURLBytes.
@@ -23,6 +24,11 @@
 //   - 505: it speaks HTTP/2 where there is none.
 //
 // On HTTP/1 the connection is closed after each of these; of an HTTP/2 connection, but for 429, the other streams go on.
+//
+// # Two lengths
+//
+// After a request that may say its length both by Content-Length and by a transfer coding the connection is closed, as RFC 9112, 6.1
+// demands: it may be a part of another one to whoever is in front. Over TLS that is every request of HTTP/1 with a coding.
 //
 // # Slow readers
 //

@@ -27,6 +27,9 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, r, http.StatusHTTPVersionNotSupported, "This port speaks HTTP/1.1.")
 		return
 	}
+	if c.doubtful(r) {
+		w.Header().Set("Connection", "close")
+	}
 	s.serveRequest(c, w, r, limits)
 }
 
@@ -46,6 +49,11 @@ func (s *Server) serveRequest(c *conn, w http.ResponseWriter, r *http.Request, l
 		s.refuse(w, r, http.StatusRequestHeaderFieldsTooLarge,
 			"The request's header has more than "+strconv.Itoa(limits.MaxHeaderFields)+" lines.")
 	default:
+		if what := malformed(r); what != "" {
+			s.stats.malformed.Add(1)
+			s.refuse(w, r, http.StatusBadRequest, what)
+			return
+		}
 		s.config.Handler.ServeHTTP(w, r)
 	}
 }
@@ -75,6 +83,7 @@ func fields(h http.Header) int {
 
 // serveStream serves a request of HTTP/2.
 func (s *Server) serveStream(c *conn, w http.ResponseWriter, r *http.Request, limits *Limits) {
+	c.http2.Store(true)
 	began := time.Now()
 	defer func() {
 		now := time.Now()

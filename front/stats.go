@@ -17,6 +17,8 @@ type Stats struct {
 	URL414      uint64 // requests answered 414: MaxURLBytes
 	Header431   uint64 // requests answered 431: MaxHeaderFields, and MaxHeaderBytes on HTTP/1 without TLS
 
+	Malformed uint64 // requests answered 400: that net/http lets pass, and that have no single meaning in HTTP/1
+
 	SlowHeaders uint64 // connections closed, without TLS with a 408: ReadHeaderTimeout
 	SlowReaders uint64 // connections cut: WriteTimeout
 	SlowStreams uint64 // HTTP/2 streams reset: WriteTimeout; those whose handler had ended are not counted
@@ -29,6 +31,7 @@ type counters struct {
 	accepted, full, acceptErrors                       atomic.Uint64
 	clientReset, client429, noHTTP2, url414, header431 atomic.Uint64
 	slowHeaders, slowReaders, slowStreams, rapidResets atomic.Uint64
+	malformed                                          atomic.Uint64
 	lostPings, http2Errors                             atomic.Uint64
 }
 
@@ -50,7 +53,7 @@ func (s *Server) Stats() Stats {
 	return Stats{
 		Accepted: c.accepted.Load(), Full: c.full.Load(), AcceptErrors: c.acceptErrors.Load(),
 		ClientReset: c.clientReset.Load(), Client429: c.client429.Load(), NoHTTP2: c.noHTTP2.Load(),
-		URL414: c.url414.Load(), Header431: c.header431.Load(),
+		URL414: c.url414.Load(), Header431: c.header431.Load(), Malformed: c.malformed.Load(),
 		SlowHeaders: c.slowHeaders.Load(), SlowReaders: c.slowReaders.Load(), SlowStreams: c.slowStreams.Load(),
 		RapidResets: c.rapidResets.Load(), LostPings: c.lostPings.Load(), HTTP2Errors: c.http2Errors.Load(),
 	}
