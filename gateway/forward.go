@@ -18,7 +18,9 @@ import (
 
 // judged decides on the target's answer, of which the header is there: it stays, or a fallback takes its place.
 func (x *exchange) judged(res *http.Response) {
-	x.upload.answered()
+	if x.upload.answered() {
+		hangUp(x.w, x.in)
+	}
 	x.upstream = x.gateway.now() - x.arrived
 	// What a gateway below says of this answer (that it refused, that it is a fallback, that it is not to be tried again)
 	// is still true here.
@@ -55,7 +57,7 @@ func (x *exchange) failed(err error) {
 	x.gateway.logger.Debug("call failed", "target", x.target.Name, "route", x.route.path, "attempts", x.report.Attempts,
 		"reason", x.report.Reason.String(), "error", err)
 	late := x.upload.late() // net/http then cancels the context of the request, as if the client had gone
-	if x.gone() && !late {
+	if x.gone() && !late && !x.upload.wrong() {
 		x.status = statusClientGone
 		w.WriteHeader(x.status) // should anybody listen: it is no success
 		return

@@ -189,8 +189,12 @@ func (l *ladder) put(key string, h http.Header, body []byte, public bool) {
 
 // fill sets h to the header of a fallback.
 func fill(h http.Header, a fallback.Result[*stored]) {
+	closing, closes := h["Connection"] // the client's connection may have to be closed, whatever the answer
 	clear(h)
 	maps.Copy(h, a.Value.header)
+	if closes {
+		h["Connection"] = closing
+	}
 	if bodyAllowed(a.Value.status) {
 		h["Content-Length"] = []string{strconv.Itoa(len(a.Value.body))}
 	}

@@ -62,6 +62,7 @@ func (x *exchange) hint(code int, h textproto.MIMEHeader) error {
 		return nil
 	}
 	out := x.w.Header()
+	closing, closes := out["Connection"] // of the answer's connection
 	for key, values := range h {
 		if !own(key) {
 			out[key] = values
@@ -70,6 +71,9 @@ func (x *exchange) hint(code int, h textproto.MIMEHeader) error {
 	hopByHop(out)
 	x.w.WriteHeader(code)
 	clear(out)
+	if closes {
+		out["Connection"] = closing
+	}
 	return nil
 }
 
@@ -86,6 +90,9 @@ func (x *exchange) pass(res *http.Response) {
 	h := x.w.Header()
 	for key, values := range res.Header {
 		h[key] = values
+	}
+	if _, ok := h["Content-Type"]; !ok {
+		h["Content-Type"] = nil // or net/http's server makes one up, which may turn somebody's text into a page
 	}
 	announced := len(res.Trailer)
 	if announced > 0 {

@@ -3,6 +3,7 @@ package gateway
 import (
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -29,7 +30,9 @@ type upload struct {
 	expired bool          // while the body was read
 	broken  bool          // it gave an error
 	long    bool          // it was longer than limit
-	over    bool          // the connection's deadline is net/http's again
+
+	malformed bool // it gave an error that is no end of its connection
+	over      bool // the connection's deadline is net/http's again
 }
 
 // errTooLong is the error of reading a body that is longer than the gateway takes.
@@ -69,24 +72,29 @@ func (u *upload) renew() {
 }
 
 // answered says that the target's answer has begun: a client may want to read some of it before it says more. Over HTTP/1 that
-// client holds a connection of the target; over HTTP/2 it holds a stream of its own connection.
-func (u *upload) answered() {
+// client holds a connection of the target; over HTTP/2 it holds a stream of its own connection. early says that the body is not
+// over, so that a connection of HTTP/1 is to be closed after the answer.
+func (u *upload) answered() (early bool) {
 	if u == nil {
-		return
+		return false
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if !u.streams && !u.over && !u.expired {
-		// Or net/http's server takes for itself what of the body it can get before it writes the answer: the target would get
-		// a body with a hole in it. It is not for all requests, as a server that discards the rest can tell the client to close.
-		u.conn.EnableFullDuplex()
+	if u.over || u.expired {
+		return false
 	}
-	if u.streams && !u.over && !u.expired && u.patience > 0 {
-		u.patience, u.rate = 0, 0
-		u.conn.SetReadDeadline(time.Time{})
-		return
+	if u.streams {
+		if u.patience > 0 {
+			u.patience, u.rate = 0, 0
+			u.conn.SetReadDeadline(time.Time{})
+		}
+		return false
 	}
+	// Or net/http's server takes for itself what of the body it can get before it writes the answer: the target would get a body
+	// with a hole in it. What is left of the body after the answer it then reads without minding errors.
+	u.conn.EnableFullDuplex()
 	u.extend(time.Now())
+	return true
 }
 
 // extend is renew with u.mu held.
@@ -139,6 +147,7 @@ func (u *upload) Read(p []byte) (int, error) {
 		u.over = true
 	default:
 		u.broken = true
+		u.malformed = !cutOff(err)
 		u.expired = u.expired || errors.Is(err, os.ErrDeadlineExceeded)
 	}
 	return n, err
@@ -174,6 +183,22 @@ func (u *upload) failed() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.broken
+}
+
+// cutOff reports whether an error of reading a body says that its connection has ended.
+func cutOff(err error) bool {
+	_, network := errors.AsType[net.Error](err)
+	return network || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed)
+}
+
+// wrong reports whether the client's body is no body, though the client is there: net/http ends the request's context all the same.
+func (u *upload) wrong() bool {
+	if u == nil {
+		return false
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.malformed || u.long
 }
 
 // tooLong reports whether there was more of it than the gateway takes.
