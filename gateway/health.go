@@ -11,6 +11,9 @@ import (
 // isHealthCheck reports whether a request passes unguarded. The path alone would make it a way around the guard for work of any
 // kind: such a check reads, but for those of gRPC.
 func isHealthCheck(r *http.Request) bool {
+	if len(r.Header["Upgrade"]) > 0 {
+		return false // it may become a connection
+	}
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
 		return (r.Body == nil || r.Body == http.NoBody) && cortexhttp.IsHealthCheck(r)
