@@ -298,7 +298,9 @@ func TestAddressesOfANameChange(t *testing.T) {
 					tls = ", tls: {ca: " + a.file + "}"
 				}
 				// On HTTP/2 a connection that is in use when its address goes is closed when it has been idle.
-				tls = "    transport: {idle_timeout: 3s" + tls + "}\n"
+				if tls = "    transport: {idle_timeout: 3s" + tls + "}\n"; scheme == "http" {
+					tls = ""
+				}
 				yaml := "targets:\n  up:\n    endpoints: ['" + scheme + "://shop.test:443']\n" + tls + "    balance: {resolve: 5s, slow_start: 2s}\nroutes: [{path: /, target: up}]\n"
 				o := w.operate(yaml, func(o *Options) {
 					o.Lookup = func(_ context.Context, host string) (as []netip.Addr, _ error) {
