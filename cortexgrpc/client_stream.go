@@ -21,12 +21,12 @@ func (c *Client) StreamInterceptor(ctx context.Context, desc *grpc.StreamDesc, c
 	if l.engine == nil {
 		return streamer(ctx, desc, cc, method, opts...)
 	}
-	s := &clientStream{call: l, desc: desc, cc: cc, streamer: streamer, opts: opts, whole: true}
+	s := &clientStream{call: l, desc: desc, cc: cc, streamer: streamer, opts: opts, whole: true, sending: make(lock, 1)}
 	if l.above || l.set.retries == 0 || c.cfg.MaxReplayBytes < 0 {
 		s.whole = false
 	}
-	s.sending.Lock()
-	defer s.sending.Unlock()
+	s.sending.take()
+	defer s.sending.leave()
 	if err := s.open(nil); err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ type clientStream struct {
 
 	// sending is held while something is sent, and while a failed attempt is replaced: what the next one is sent again must
 	// not be mixed with what comes new.
-	sending sync.Mutex
+	sending lock
 	closed  bool  // CloseSend was called
 	final   error // the call's
 
@@ -57,6 +57,12 @@ type clientStream struct {
 	kept      []any
 	bytes     int
 }
+
+// lock is a mutex that is held over waits.
+type lock chan struct{}
+
+func (l lock) take()  { l <- struct{}{} }
+func (l lock) leave() { <-l }
 
 type streamAttempt struct {
 	*attempt
@@ -171,8 +177,8 @@ func size(m any) (int, bool) {
 }
 
 func (s *clientStream) SendMsg(m any) error {
-	s.sending.Lock()
-	defer s.sending.Unlock()
+	s.sending.take()
+	defer s.sending.leave()
 	a := s.current()
 	s.keep(m)
 	err := a.stream.SendMsg(m)
@@ -203,8 +209,8 @@ func (s *clientStream) mayReplace(a *streamAttempt) bool {
 }
 
 func (s *clientStream) CloseSend() error {
-	s.sending.Lock()
-	defer s.sending.Unlock()
+	s.sending.take()
+	defer s.sending.leave()
 	a := s.current()
 	err := a.stream.CloseSend()
 	if s.desc.ClientStreams && !s.closed { // now it is for the target to answer
@@ -262,8 +268,8 @@ func (s *clientStream) Header() (metadata.MD, error) {
 
 // replace puts another attempt in the place of one that failed. The error is the call's.
 func (s *clientStream) replace(failed *streamAttempt) error {
-	s.sending.Lock()
-	defer s.sending.Unlock()
+	s.sending.take()
+	defer s.sending.leave()
 	if s.final != nil {
 		return s.final
 	}
