@@ -5,18 +5,18 @@ import (
 	"net"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/seed-a29ca62a/cortex"
+	"github.com/seed-a29ca62a/cortex/breaker"
 	"github.com/seed-a29ca62a/cortex/cortexgrpc"
+	"github.com/seed-a29ca62a/cortex/limit"
 )
 
 // Methods of the service that the tests call; messages are wrapperspb.Int64Value.
@@ -75,9 +75,14 @@ func (s *service) desc() *grpc.ServiceDesc {
 // serve runs a service over memory and returns what dials it. It works in a synctest bubble.
 func serve(t testing.TB, s *service, opts ...grpc.ServerOption) grpc.DialOption {
 	t.Helper()
+	return listen(t, func(g *grpc.Server) { g.RegisterService(s.desc(), s) }, opts...)
+}
+
+func listen(t testing.TB, register func(*grpc.Server), opts ...grpc.ServerOption) grpc.DialOption {
+	t.Helper()
 	l := bufconn.Listen(64 << 10)
 	server := grpc.NewServer(opts...)
-	server.RegisterService(s.desc(), s)
+	register(server)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -154,5 +159,15 @@ func idle(t testing.TB, e *cortex.Engine) {
 
 func unavailable(kv ...string) error { return status.Error(codes.Unavailable, "try later") }
 
-var _ = metadata.Pairs
-var _ = time.Second
+// limitOff leaves only what counts failures: no circuit.
+var limitOff = limit.Config{Off: limit.Circuit}
+
+// opened is an engine whose circuit is open.
+func opened(t testing.TB) *cortex.Engine {
+	t.Helper()
+	e := engine(t, cortex.Config{Name: "below"})
+	if e.Force(breaker.ForcedOpen) != breaker.Automatic {
+		t.Fatal("not opened")
+	}
+	return e
+}
