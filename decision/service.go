@@ -18,7 +18,7 @@ import (
 	"github.com/seed-a29ca62a/cortex/door"
 )
 
-//go:generate sh -c "cd ../proto/generate && go run . -root .. -out ../.. cortex/v1/decision.proto"
+//go:generate sh -c "cd ../proto/generate && go run . -root .. -out ../.. -openapi ../../decision/openapi.json cortex/v1/decision.proto"
 
 //go:embed openapi.json
 var openAPI []byte

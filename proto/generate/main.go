@@ -1,6 +1,6 @@
-// Command generate writes the Go code of the protocol files, without protoc: everything it needs comes from the Go module proxy.
+// Command generate writes the Go code of the protocol files, and the OpenAPI description, without protoc: everything it needs comes from the Go module proxy.
 //
-//	go run . -root .. -out ../.. cortex/v1/decision.proto
+//	go run . -root .. -out ../.. -openapi ../../decision/openapi.json cortex/v1/decision.proto
 package main
 
 import (
@@ -31,6 +31,7 @@ func main() {
 	log.SetFlags(0)
 	root := flag.String("root", "..", "directory that the protocol files are named from")
 	out := flag.String("out", "../..", "root of the Go module")
+	api := flag.String("openapi", "", "file to write an OpenAPI description of the services to")
 	flag.Parse()
 	compiler := protocompile.Compiler{
 		Resolver:       protocompile.WithStandardImports(&protocompile.SourceResolver{ImportPaths: []string{*root}}),
@@ -43,6 +44,11 @@ func main() {
 	request := &pluginpb.CodeGeneratorRequest{FileToGenerate: flag.Args()}
 	for _, f := range files {
 		request.ProtoFile = append(request.ProtoFile, protodesc.ToFileDescriptorProto(f))
+	}
+	if *api != "" {
+		if err := openAPI(files[0], *api); err != nil {
+			log.Fatal(err)
+		}
 	}
 	for _, p := range plugins {
 		request.Parameter = proto.String(p.params)

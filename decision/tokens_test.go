@@ -1,0 +1,156 @@
+package decision
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seed-a29ca62a/cortex"
+	pb "github.com/seed-a29ca62a/cortex/decision/decisionpb"
+)
+
+func TestATokenThatIsNeverReportedExpires(t *testing.T) {
+	w := newWorld(t, func(c *Config) {
+		c.Others = nil
+	}, func(c *Config) {
+		now := c.Now
+		c.Others = cortex.NewRegistry(func(string) cortex.Config { return cortex.Config{Now: now, PermitLife: 30 * time.Second, Stripes: 1} }, 10)
+	})
+	tokens := map[int]string{}
+	for i := range 10 {
+		a := w.ask("Admit", `{"target":"a","priority":5}`)
+		tokens[i] = a["token"].(string)
+		if a["token_life_ms"] != 30000.0 {
+			t.Fatalf("%v", a)
+		}
+		w.add(time.Second)
+	}
+	w.add(20*time.Second - 1) // the first of them has a nanosecond left
+	if n := w.service.tokens.open(); n != 10 {
+		t.Errorf("%d open", n)
+	}
+	if r := w.ask("Report", `{"token":"`+tokens[0]+`","outcome":"success"}`); r["counted"] != true {
+		t.Errorf("in its last moment: %v", r)
+	}
+	w.add(time.Second + 1)
+	if r := w.ask("Report", `{"token":"`+tokens[1]+`","outcome":"failure"}`); r["counted"] != false || r["reason"] != "TOKEN_UNKNOWN" {
+		t.Errorf("too late: %v", r)
+	}
+	w.add(time.Minute)
+	list := w.ask("List", `{}`)["targets"].([]any)
+	if n := w.service.tokens.open(); n != 0 || list[0].(map[string]any)["in_flight"] != 0.0 {
+		t.Errorf("%d open, %v", n, list)
+	}
+	e, _ := w.service.Others.Engine("a")
+	if s := e.Stats(); s.Failures+s.Timeouts != 0 || s.Successes != 1 {
+		t.Errorf("tokens that expired say something of the target: %+v", s)
+	}
+}
+
+// Clients that take tokens and never report cost a bounded memory, and others nothing.
+func TestOpenTokensAreBounded(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.MaxTokens = 5 })
+	for i := range 20 {
+		a := w.ask("Admit", `{"target":"a","priority":5}`)
+		if a["allowed"] != true || (a["token"] != "") != (i < 5) {
+			t.Errorf("%d: %v", i, a)
+		}
+	}
+	if n := w.engine("a").Pressure().InFlight; n != 5 || w.service.tokens.open() != 5 {
+		t.Errorf("%d in flight, %d open", n, w.service.tokens.open())
+	}
+	w.add(11 * time.Minute)
+	if a := w.ask("Admit", `{"target":"a","priority":5}`); a["token"] == "" {
+		t.Errorf("there is room again: %v", a)
+	}
+}
+
+func TestTokensAtOnce(t *testing.T) {
+	w := newWorld(t)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 200 {
+				a, err := w.service.Admit(background, &pb.AdmitRequest{Target: ptr("a"), Priority: ptr(int32(9))})
+				if err != nil || !a.Allowed {
+					t.Errorf("%v %v", a, err)
+					return
+				}
+				counted := make(chan bool, 2)
+				for range 2 {
+					go func() {
+						r, err := w.service.Report(background, &pb.ReportRequest{Token: &a.Token, Outcome: ptr("success")})
+						counted <- err == nil && r.Counted
+					}()
+				}
+				if x, y := <-counted, <-counted; x == y {
+					t.Errorf("of two reports of a token %v and %v counted", x, y)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := w.service.tokens.open(); n != 0 || w.engine("a").Stats().Successes != 1600 {
+		t.Errorf("%d open, %+v", n, w.engine("a").Stats())
+	}
+}
+
+// F88: whoever can name a target could make one for each call.
+func TestTenThousandTargetsAreAsManyAsTheRegistryHolds(t *testing.T) {
+	w := newWorld(t)
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	at := uint64(0)
+	for i := range 10_000 {
+		if i == 500 {
+			at = heap()
+		}
+		target := fmt.Sprintf("t%d", i)
+		// Half of them are never reported: engines in use do not make room, and further targets share one.
+		a, err := w.service.Admit(background, &pb.AdmitRequest{Target: &target, Priority: ptr(int32(5))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i%2 == 0 && a.Token != "" {
+			w.service.Report(background, &pb.ReportRequest{Token: &a.Token, Outcome: ptr("success")})
+		}
+		w.service.Decide(background, &pb.DecideRequest{Target: &target, Priority: ptr(int32(5)), Attempt: ptr(int32(0)), LatencyMs: ptr(1.0),
+			Error: &pb.Error{Message: ptr("no " + strings.Repeat("x", i%100))}})
+	}
+	if n := w.registry.Len(); n > 100 {
+		t.Errorf("%d engines", n)
+	}
+	evicted, overflowed := w.registry.Counts()
+	if evicted+overflowed < 9000 {
+		t.Errorf("%d evicted, %d overflowed", evicted, overflowed)
+	}
+	if grown := int64(heap()) - int64(at); grown > 8<<20 {
+		t.Errorf("the heap has grown by %d KiB since the 500th", grown>>10)
+	}
+	if list := w.ask("List", `{}`)["targets"].([]any); len(list) > 101 {
+		t.Errorf("%d targets listed", len(list))
+	}
+}
+
+func TestWhatIsNoToken(t *testing.T) {
+	var id tokenID
+	for i := range id {
+		id[i] = byte(i * 17)
+	}
+	if got, ok := parseToken(id.String()); !ok || got != id {
+		t.Errorf("%v %v", got, ok)
+	}
+	for _, s := range []string{"", "A", strings.Repeat("A", 21), strings.Repeat("A", 23), strings.Repeat("A", 21) + "=", strings.Repeat("\n", 22),
+		strings.Repeat("A", 21) + "\n", strings.Repeat("+", 22)} {
+		if id, ok := parseToken(s); ok {
+			t.Errorf("%q is %v", s, id)
+		}
+	}
+}
