@@ -65,6 +65,7 @@ routes:
 		var wg sync.WaitGroup
 		var good, unavailable, broken atomic.Int64
 		const calls = 200
+		w.get(c, "http://gateway.test:80/a/before") // kept for sure
 		for i := range calls {
 			path := fmt.Sprintf("/%c/%d", "ab"[i%2], i)
 			body := bytes.Repeat([]byte{byte(i)}, size)
