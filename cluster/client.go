@@ -1,12 +1,14 @@
 package cluster
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -26,12 +28,14 @@ const wantURL = "redis://[user:password@]host[:port][/db], rediss://… for TLS,
 	"redis+sentinel://[user:password@]host:port,…/master[/db][?sentinel_password=…], or redis+unix:///path"
 
 // Connect makes a client for a URL as [Config].URL has it, as this package needs it: no command is sent twice, none is waited for longer
-// than timeout, and a few connections are enough.
+// than timeout, and a few connections are enough. go-redis writes a line to the standard error for each connection that fails, through a logger
+// that is the process's; the first Connect silences it. Who wants to read them calls redis.SetLogger afterwards.
 func Connect(address string, timeout time.Duration) (redis.UniversalClient, error) {
 	o, cluster, err := options(address)
 	if err != nil {
 		return nil, err
 	}
+	silence.Do(func() { redis.SetLogger(silent{}) })
 	// A script that was sent may have run, whether or not its answer came: nothing is repeated on the client's own account.
 	o.MaxRetries, o.MaxRedirects = -1, 2
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = timeout, timeout, timeout, timeout
@@ -50,6 +54,12 @@ func Connect(address string, timeout time.Duration) (redis.UniversalClient, erro
 	}
 	return redis.NewClient(o.Simple()), nil
 }
+
+var silence sync.Once
+
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
 
 // options reads a URL.
 func options(address string) (o *redis.UniversalOptions, cluster bool, err error) {

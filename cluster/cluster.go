@@ -21,6 +21,15 @@ const (
 	DefaultPrefix   = "cortex"
 	DefaultInterval = 250 * time.Millisecond
 	DefaultTimeout  = 50 * time.Millisecond
+	DefaultWindow   = time.Minute
+)
+
+// Sharing is how outcomes are kept in Redis.
+type Sharing string
+
+const (
+	Counts Sharing = "counts" // added up in slots of an interval: the same cost whatever the load
+	Exact  Sharing = "exact"  // one member a call in sorted sets, as the article has it
 )
 
 const (
@@ -42,6 +51,10 @@ type Config struct {
 	Client redis.UniversalClient
 	// Prefix of all keys; "" is "cortex". Fleets that have nothing to do with each other need different ones. Letters, digits and ._:- only.
 	Prefix string
+	// Mode is [Counts] or, for small loads and comparison, [Exact]; it must be the same for all instances.
+	Mode Sharing
+	// Window of mode Exact, from a second to an hour; zero is a minute, the article's.
+	Window time.Duration
 	// Interval between two exchanges, from 10 ms to a minute, in whole milliseconds; zero is 250 ms. It must be the same for all instances.
 	Interval time.Duration
 	// Timeout of one round trip, up to 10 s; zero is 50 ms. No call waits for it.
@@ -60,6 +73,12 @@ func (c *Config) normalize() error {
 	if c.Prefix == "" {
 		c.Prefix = DefaultPrefix
 	}
+	if c.Mode == "" {
+		c.Mode = Counts
+	}
+	if c.Window == 0 {
+		c.Window = DefaultWindow
+	}
 	if c.Interval == 0 {
 		c.Interval = DefaultInterval
 	}
@@ -73,6 +92,10 @@ func (c *Config) normalize() error {
 		return &ConfigError{"Interval", c.Interval, "10ms to 1m, in whole milliseconds"}
 	case c.Timeout < time.Millisecond || c.Timeout > 10*time.Second:
 		return &ConfigError{"Timeout", c.Timeout, "1ms to 10s"}
+	case c.Mode != Counts && c.Mode != Exact:
+		return &ConfigError{"Mode", strconv.Quote(string(c.Mode)), "counts or exact"}
+	case c.Window < time.Second || c.Window > time.Hour:
+		return &ConfigError{"Window", c.Window, "1s to 1h"}
 	case (c.URL == "") == (c.Client == nil):
 		return &ConfigError{"URL", Redacted(c.URL), "either URL or Client"}
 	}
@@ -310,66 +333,52 @@ func (c *Cluster) locked(f func()) {
 
 // talk sends what is prepared and takes in the answers.
 func (c *Cluster) talk(ctx context.Context, due []*member) {
-	sent := c.cfg.Now()
-	cmds := c.send(ctx, due, false)
-	var unknown []*member
-	for i, m := range due {
-		if redis.HasErrorPrefix(cmds[i].Err(), "NOSCRIPT") {
-			unknown = append(unknown, m)
-		}
+	var calls []*call
+	for _, m := range due {
+		calls = append(calls, m.calls...)
 	}
-	c.settle(due, cmds, sent, true)
-	if len(unknown) > 0 && ctx.Err() == nil { // it was not run, whatever else is in doubt
+	sent := c.cfg.Now()
+	c.send(ctx, calls, false)
+	received := c.cfg.Now()
+	if calls = slices.DeleteFunc(calls, func(k *call) bool { return !k.unknown() }); len(calls) > 0 && ctx.Err() == nil {
+		// Those were not run, whatever else is in doubt.
 		c.locked(func() { c.reloads++ })
-		sent = c.cfg.Now()
-		c.settle(unknown, c.send(ctx, unknown, true), sent, false)
+		c.send(ctx, calls, true)
+	}
+	draw := 0.5 + 0.5*c.rand.Float64()
+	for _, m := range due {
+		a, err := m.answer()
+		if err != nil {
+			m.failed(c, err, c.cfg.Now(), draw)
+			continue
+		}
+		if !m.calls[0].again {
+			c.offset, c.known = a.now-(sent+received)/2, true
+		}
+		m.succeeded(c, &a, sent, c.cfg.Now())
 	}
 }
 
-// send makes one round trip. Where the script is not known it is sent, too.
-func (c *Cluster) send(ctx context.Context, due []*member, whole bool) []*redis.Cmd {
+// send makes one round trip. Where a script is not known it is sent whole.
+func (c *Cluster) send(ctx context.Context, calls []*call, whole bool) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
-	cmds := make([]*redis.Cmd, len(due))
 	pipe := c.client.Pipeline()
-	for i, m := range due {
-		if whole {
-			cmds[i] = pipe.Eval(ctx, syncScript, m.keys, m.args...)
+	for _, k := range calls {
+		if k.again = whole; whole {
+			k.cmd = pipe.Eval(ctx, k.source, k.keys, k.args...)
 		} else {
-			cmds[i] = pipe.EvalSha(ctx, syncHash, m.keys, m.args...)
+			k.cmd = pipe.EvalSha(ctx, k.hash, k.keys, k.args...)
 		}
 	}
 	_, err := pipe.Exec(ctx)
 	c.locked(func() { c.syncs++ })
 	if err != nil {
-		for _, cmd := range cmds { // a command that was never sent has no error of its own
-			if cmd.Err() == nil && cmd.Val() == nil {
-				cmd.SetErr(err)
+		for _, k := range calls { // a command that was never sent has no error of its own
+			if k.cmd.Err() == nil && k.cmd.Val() == nil {
+				k.cmd.SetErr(err)
 			}
 		}
-	}
-	return cmds
-}
-
-// settle takes in the answers to what was sent at that time.
-func (c *Cluster) settle(due []*member, cmds []*redis.Cmd, sent time.Duration, first bool) {
-	received := c.cfg.Now()
-	draw := 0.5 + 0.5*c.rand.Float64()
-	for i, m := range due {
-		err := cmds[i].Err()
-		if first && redis.HasErrorPrefix(err, "NOSCRIPT") {
-			continue
-		}
-		var a answer
-		if err == nil {
-			a, err = parseAnswer(cmds[i].Val())
-		}
-		if err != nil {
-			m.failed(c, err, received, draw)
-			continue
-		}
-		c.offset, c.known = a.now-(sent+received)/2, true
-		m.succeeded(c, &a, sent, received)
 	}
 }
 
@@ -406,20 +415,17 @@ func (c *Cluster) after(members []*member) {
 
 // goodbye gives back the right to probe.
 func (c *Cluster) goodbye(members []*member) {
-	var left []*member
+	var calls []*call
 	for _, m := range members {
 		if m.held {
 			// First the engine, so that it sends no more probes as one of the fleet.
-			m.engine.LeaveFleet()
-			m.seq++
-			r := request{instance: c.instance, seq: m.seq, interval: c.cfg.Interval, order: orderLeave, lease: leaseTerm * c.cfg.Interval,
-				epoch: m.status.Epoch, budget: m.engine.TakeBudget()}
-			r.budget.Want = 0
-			m.args = r.args()
-			left = append(left, m)
+			m.leave()
+			r := m.request(c, orderLeave)
+			r.epoch = m.status.Epoch
+			calls = append(calls, &call{script: syncScript, keys: m.keys, args: r.args()})
 		}
 	}
-	if len(left) > 0 {
-		c.send(context.Background(), left, false)
+	if len(calls) > 0 {
+		c.send(context.Background(), calls, false)
 	}
 }

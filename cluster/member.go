@@ -16,7 +16,7 @@ type member struct {
 
 	seq     uint64
 	fields  []field
-	args    []any
+	calls   []*call
 	asked   time.Duration // for a call, last
 	thin    bool          // nobody in the fleet was asked for anything in the last slot
 	held    bool          // the right to probe may be this instance's in the store
@@ -50,18 +50,61 @@ func (m *member) prepare(c *Cluster, r *cortex.FleetReport, now time.Duration) {
 	if calls > 0 {
 		m.asked = now
 	}
-	m.seq++
 	phase := time.Duration(0)
 	if c.known {
 		phase = (now + c.offset) % c.cfg.Interval
 	}
+	q := m.request(c, m.order(r, now))
+	q.epoch = r.Epoch
+	q.budget = m.engine.TakeBudget()
+	m.calls = m.calls[:0]
+	var exact *call
+	if c.cfg.Mode == Exact {
+		good, bad, dropped := takeMembers(c.instance, m.seq, r)
+		exact = &call{script: exactScript, keys: exactKeys(m.keys), args: exactArgs(c.instance, m.seq, c.cfg.Interval, c.cfg.Window, good, bad)}
+		c.locked(func() { m.status.Exchange.Dropped += dropped })
+	}
 	m.fields = fieldsOf(m.fields[:0], r, phase)
-	q := request{instance: c.instance, seq: m.seq, interval: c.cfg.Interval, epoch: r.Epoch, order: m.order(r, now), lease: leaseTerm * c.cfg.Interval,
-		budget: m.engine.TakeBudget(), fields: m.fields}
+	q.fields = m.fields
+	m.calls = append(m.calls, &call{script: syncScript, keys: m.keys, args: q.args()})
+	if exact != nil {
+		m.calls = append(m.calls, exact)
+	}
 	if q.order == orderWant || q.order == orderRenew {
 		m.held = true // as soon as it is sent
 	}
-	m.args = q.args()
+}
+
+// request begins the next one.
+func (m *member) request(c *Cluster, o order) request {
+	m.seq++
+	return request{instance: c.instance, seq: m.seq, interval: c.cfg.Interval, order: o, lease: leaseTerm * c.cfg.Interval}
+}
+
+// answer reads what came back.
+func (m *member) answer() (a answer, err error) {
+	for _, k := range m.calls {
+		if err := k.cmd.Err(); err != nil {
+			return a, err
+		}
+	}
+	if a, err = parseAnswer(m.calls[0].cmd.Val()); err != nil || len(m.calls) == 1 {
+		return a, err
+	}
+	w, err := parseExact(m.calls[1].cmd.Val(), a.last.Epoch)
+	if err != nil {
+		return a, err
+	}
+	a.junk += w.junk
+	a.window = &w
+	if w.slot != a.slot { // the interval ended between the two
+		a.last = slot{}
+		return a, nil
+	}
+	if a.last.Guards > 0 {
+		a.last.Add(&w.outcomes)
+	}
+	return a, nil
 }
 
 // order is what is to become of the right to probe. It is given up only when the engine can begin no probe on it any more and none is under way,
@@ -144,6 +187,9 @@ func (m *member) succeeded(c *Cluster, a *answer, sent, now time.Duration) {
 		m.status.Epoch, m.status.Owner = a.epoch, a.owner
 		m.status.Pool = a.pool
 		m.status.Lease += a.granted
+		if a.window != nil {
+			m.status.WindowOK, m.status.WindowFailed = a.window.ok, a.window.failed
+		}
 		if fresh {
 			m.status.Seen, m.viewed, m.covered = v.Guards, true, now-v.Age
 		}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -95,7 +96,10 @@ func (s *server) start() {
 // ready waits until the server answers.
 func (s *server) ready() {
 	s.tb.Helper()
-	eventually(s.tb, 10*time.Second, "redis-server answers", func() bool { return s.db.Ping(bg).Err() == nil })
+	eventually(s.tb, 10*time.Second, "redis-server answers", func() bool {
+		err := s.db.Ping(bg).Err()
+		return err == nil || redis.HasErrorPrefix(err, "NOAUTH")
+	})
 }
 
 func (s *server) kill() {
@@ -123,5 +127,17 @@ func eventually(t testing.TB, within time.Duration, what string, cond func() boo
 			t.Fatalf("not within %v: %s", within, what)
 		}
 		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+const (
+	stopSignal     = syscall.SIGSTOP
+	continueSignal = syscall.SIGCONT
+)
+
+func signal(t testing.TB, cmd *exec.Cmd, s os.Signal) {
+	t.Helper()
+	if err := cmd.Process.Signal(s); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -1,7 +1,7 @@
 package cluster
 
 import (
-	"crypto/sha1" //nolint:gosec // the name that Redis gives a script
+	"crypto/sha1" // the name that Redis gives a script
 	_ "embed"
 	"encoding/hex"
 	"fmt"
@@ -10,16 +10,38 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/seed-a29ca62a/cortex"
 )
 
 //go:embed sync.lua
-var syncScript string
+var syncSource string
 
-var syncHash = func() string {
-	h := sha1.Sum([]byte(syncScript))
-	return hex.EncodeToString(h[:])
-}()
+//go:embed exact.lua
+var exactSource string
+
+var syncScript, exactScript = newScript(syncSource), newScript(exactSource)
+
+// A script runs in Redis, which knows it by its hash once it has seen it.
+type script struct{ source, hash string }
+
+func newScript(source string) script {
+	h := sha1.Sum([]byte(source))
+	return script{source, hex.EncodeToString(h[:])}
+}
+
+// A call is a script that is to run, or has run.
+type call struct {
+	script
+	keys []string
+	args []any
+	cmd  *redis.Cmd
+	// again says that it was sent a second time, whole.
+	again bool
+}
+
+func (c *call) unknown() bool { return redis.HasErrorPrefix(c.cmd.Err(), "NOSCRIPT") }
 
 const slots = 4 // that are kept: the one under way, the last, and room
 
@@ -98,7 +120,8 @@ type answer struct {
 	granted float64       // tokens
 	pool    float64
 	last    slot
-	text    int // bytes of it
+	text    int          // bytes of it
+	window  *exactWindow // mode exact
 }
 
 // An AnswerError tells that an answer is none.

@@ -23,17 +23,19 @@ type Status struct {
 
 // A TargetStatus is how one target's guard fares in its fleet.
 type TargetStatus struct {
-	Target   string
-	Mode     Mode
-	Since    time.Duration // that it has been so
-	Seen     uint64        // instances in the newest view, this one included; 0 while alone
-	ViewAge  time.Duration // since the end of what the newest view covers; 0: there was none
-	Epoch    uint64        // transitions of the fleet's circuit: odd is open
-	Owner    string        // instance that made the newest one
-	Prober   bool          // this one has the right to probe
-	Lease    float64       // tokens of the retry budget that were leased in all
-	Pool     float64       // tokens that were left in the shared budget
-	Exchange Exchange
+	Target  string
+	Mode    Mode
+	Since   time.Duration // that it has been so
+	Seen    uint64        // instances in the newest view, this one included; 0 while alone
+	ViewAge time.Duration // since the end of what the newest view covers; 0: there was none
+	Epoch   uint64        // transitions of the fleet's circuit: odd is open
+	Owner   string        // instance that made the newest one
+	Prober  bool          // this one has the right to probe
+	Lease   float64       // tokens of the retry budget that were leased in all
+	Pool    float64       // tokens that were left in the shared budget
+	// In mode exact, how many calls of the whole fleet ended well in the window, and how many did not.
+	WindowOK, WindowFailed uint64
+	Exchange               Exchange
 	// Error is the last failure, "" if there was none since it last went well.
 	Error string
 }
@@ -45,8 +47,7 @@ type Exchange struct {
 	Skipped  uint64 // not tried because of those that failed before
 	Junk     uint64 // fields, keys and answers that were none, and were ignored or removed
 	Dropped  uint64 // members that mode exact had no room for
-	Sent     uint64 // bytes of arguments, as far as this package knows
-	Received uint64 // likewise of answers
+	Received uint64 // bytes of the slots that were told
 }
 
 // An Event tells that a guard has changed its mode.

@@ -1,0 +1,62 @@
+package cluster_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/seed-a29ca62a/cortex"
+)
+
+var failure = cortex.Failure{Class: cortex.Class{Outcome: cortex.Failed, Retryable: true}, Priority: 9}
+
+// All instances want to retry as often as they can: together they make no more retries than one budget pays for, and one lease each.
+func TestOneRetryBudget(t *testing.T) {
+	const n, seconds = 8, 2
+	s := startRedis(t)
+	start := time.Now()
+	all := fleetOf(t, n, s.url())
+	retries, earned, spent := 0, 0, 0.0
+	for time.Since(start) < seconds*time.Second {
+		for _, i := range all {
+			if earned < 500 && i.call(cortex.Success) {
+				earned++
+			}
+			for range 3 {
+				if d := i.engine.Decide(failure); d.Retry {
+					retries++
+					spent += d.Price
+				}
+			}
+		}
+		time.Sleep(ms)
+	}
+	elapsed := time.Since(start).Seconds()
+	budget := 10 + 0.1*float64(earned) + 0.2*elapsed
+	t.Logf("%d retries for %.1f tokens; one budget has %.1f", retries, spent, budget)
+	if spent > budget+n {
+		t.Errorf("%.1f tokens spent by %d instances, want at most %.1f and one lease (1 token) each", spent, n, budget)
+	}
+	if spent < 0.8*(budget-n) {
+		t.Errorf("%.1f tokens spent by %d instances, where one budget has %.1f", spent, n, budget)
+	}
+}
+
+// An instance that cannot reach Redis has a budget of its own.
+func TestBudgetOfOnesOwnWhenAlone(t *testing.T) {
+	s := startRedis(t)
+	all := fleetOf(t, 2, s.url())
+	for range 50 {
+		all[0].engine.Decide(failure)
+	}
+	s.kill()
+	retries := 0
+	eventually(t, 20*time.Second, "it earns for itself", func() bool {
+		for range 20 {
+			all[0].call(cortex.Success)
+		}
+		if all[0].engine.Decide(failure).Retry {
+			retries++
+		}
+		return retries > 20
+	})
+}
