@@ -3,6 +3,8 @@ package gateway
 import (
 	"context"
 	"crypto/tls"
+	"errors"
+	"fmt"
 	"maps"
 	"net"
 	"net/http"
@@ -145,6 +147,21 @@ func within(d time.Duration, dial dialer) dialer {
 
 // RoundTrip sends a request to the endpoint of its exchange.
 func (b *bases) RoundTrip(r *http.Request) (*http.Response, error) {
+	res, err := b.roundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	if s := res.StatusCode; s >= 200 && s <= 999 || s == http.StatusSwitchingProtocols && len(r.Header["Upgrade"]) > 0 {
+		return res, nil
+	}
+	res.Body.Close()
+	return nil, fmt.Errorf("%w: status %d", errMalformed, res.StatusCode)
+}
+
+// errMalformed is what is wrong with an answer that the standard transport takes.
+var errMalformed = errors.New("gateway: malformed answer")
+
+func (b *bases) roundTrip(r *http.Request) (*http.Response, error) {
 	switch e := exchangeOf(r.Context()).member.Endpoint(); e.Scheme {
 	case "h2c":
 		b.purge()

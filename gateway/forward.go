@@ -185,7 +185,7 @@ func malformed(err error) bool {
 		return e.Op == h1.OpResponse
 	}
 	s := err.Error()
-	return strings.Contains(s, "malformed HTTP") || strings.Contains(s, "PROTOCOL_ERROR")
+	return errors.Is(err, errMalformed) || strings.Contains(s, "malformed HTTP") || strings.Contains(s, "PROTOCOL_ERROR")
 }
 
 // proxyStatus says in the words of RFC 9209 what became of the request here, after what proxies nearer to the target said. An

@@ -53,6 +53,9 @@ func (x *exchange) outgoing() *http.Request {
 
 // hint passes an answer of the 1xx kind on, as 103 (Early Hints). The server itself says 100 when the body is asked for.
 func (x *exchange) hint(code int, h textproto.MIMEHeader) error {
+	if code == http.StatusSwitchingProtocols { // HTTP/2 has none; for our server it would be the answer
+		return fmt.Errorf("%w: status %d", errMalformed, code)
+	}
 	if code == http.StatusContinue || !x.in.ProtoAtLeast(1, 1) {
 		return nil
 	}
