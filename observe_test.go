@@ -63,7 +63,7 @@ func TestRecordTookKeepsTheCallersLatency(t *testing.T) {
 		now := time.Hour
 		e := newObserved(t, Config{}, &now)
 		for range 300 {
-			p, err := e.Admit(nil, 5)
+			p, err := e.Admit(t.Context(), 5)
 			if err != nil {
 				t.Fatal(err)
 			}
