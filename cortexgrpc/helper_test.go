@@ -81,7 +81,7 @@ func serve(t testing.TB, s *service, opts ...grpc.ServerOption) grpc.DialOption 
 func listen(t testing.TB, register func(*grpc.Server), opts ...grpc.ServerOption) grpc.DialOption {
 	t.Helper()
 	l := bufconn.Listen(64 << 10)
-	server := grpc.NewServer(opts...)
+	server := grpc.NewServer(append(opts, grpc.WaitForHandlers(true))...)
 	register(server)
 	done := make(chan struct{})
 	go func() {
