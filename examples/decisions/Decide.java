@@ -1,0 +1,51 @@
+// The decision service from Java 11 or later, without a library: java Decide.java http://127.0.0.1:9096 whatsapp 5
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.time.Duration;
+import java.util.concurrent.ThreadLocalRandom;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+
+public class Decide {
+    static final HttpClient HTTP = HttpClient.newBuilder().connectTimeout(Duration.ofMillis(250)).build();
+
+    /** How long to wait before the next attempt, or null: do not try again. */
+    static Duration again(String service, String target, int priority, int attempt, int httpStatus, double latencyMs) throws InterruptedException {
+        String body = String.format(java.util.Locale.ROOT,
+            "{\"target\":\"%s\",\"priority\":%d,\"attempt\":%d,\"error\":{\"http_status\":%d},\"latency_ms\":%.3f}",
+            target, priority, attempt, httpStatus, latencyMs);
+        HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(service + "/cortex.v1.DecisionService/Decide"))
+            .timeout(Duration.ofMillis(250)).header("Content-Type", "application/json").POST(HttpRequest.BodyPublishers.ofString(body));
+        String token = System.getenv("CORTEX_TOKEN");
+        if (token != null) {
+            request.header("Authorization", "Bearer " + token);
+        }
+        try {
+            HttpResponse<String> answer = HTTP.send(request.build(), HttpResponse.BodyHandlers.ofString());
+            if (answer.statusCode() == 400 || answer.statusCode() == 404) { // a mistake of this program
+                throw new IllegalArgumentException(answer.body());
+            }
+            if (answer.statusCode() == 200) { // a program with a JSON library uses that
+                return answer.body().matches("(?s).*\"retry\":\\s*true.*") ? Duration.ofMillis(number(answer.body(), "delay_ms")) : null;
+            }
+        } catch (java.io.IOException e) {
+            // The service is gone: plain jittered backoff.
+        }
+        if (attempt >= 3 || httpStatus < 500 && httpStatus != 429) {
+            return null;
+        }
+        return Duration.ofMillis(ThreadLocalRandom.current().nextLong(Math.min(30_000L, 500L << attempt)));
+    }
+
+    static long number(String json, String field) {
+        Matcher m = Pattern.compile("\"" + field + "\":\\s*([0-9]+)").matcher(json);
+        return m.find() ? Long.parseLong(m.group(1)) : 0;
+    }
+
+    public static void main(String[] args) throws Exception {
+        Duration wait = again(args[0], args[1], Integer.parseInt(args[2]), 0, 503, 12.5);
+        System.out.println(wait == null ? "not again" : "again in " + wait.toMillis() + " ms");
+    }
+}

@@ -1,0 +1,107 @@
+"""A client of CORTEX's decision service. It needs nothing but Python's standard library.
+
+    guard = Guard("http://127.0.0.1:9096")
+    may = guard.admit("whatsapp", priority=9)
+    if may.allowed:
+        ...                                   # make the call, at most may.timeout seconds
+        guard.report(may, "success", latency)  # or, if it failed:
+        again = guard.decide("whatsapp", 9, 0, {"http_status": 429}, latency, may, retry_after="3")
+        if again.retry:
+            time.sleep(again.delay)
+
+If the service does not answer, calls are allowed and retries wait by plain jittered backoff: a guard that is gone must not stop what it
+guards. It is then left alone for a second, so that it costs each call next to nothing.
+"""
+
+import json
+import random
+import threading
+import time
+import urllib.error
+import urllib.request
+from typing import NamedTuple
+
+
+class Admission(NamedTuple):
+    allowed: bool
+    timeout: float  # seconds; 0 = no bound
+    token: str = ""
+    reason: str = ""
+    retry_after: float = 0.0  # seconds, where it is not allowed
+
+
+class Decision(NamedTuple):
+    retry: bool
+    delay: float  # seconds
+    reason: str = ""
+
+
+class Refused(Exception):
+    """The service found fault with the request: a mistake of the program, or a target that it does not know."""
+
+
+class Guard:
+    def __init__(self, url, token=None, wait=0.25, timeout=10.0, retries=3, base=0.5, most=30.0):
+        self.url = url.rstrip("/") + "/cortex.v1.DecisionService/"
+        self.header = {"Content-Type": "application/json"}
+        if token:
+            self.header["Authorization"] = "Bearer " + token
+        self.wait, self.timeout = wait, timeout
+        self.retries, self.base, self.most = retries, base, most
+        self._away_until = 0.0
+        self._lock = threading.Lock()
+        # The service is asked directly, whatever proxy the environment names.
+        self._http = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def admit(self, target, priority, attempt=0):
+        got = self._ask("Admit", {"target": target, "priority": priority, "attempt": attempt})
+        if got is None:
+            return Admission(True, self.timeout)
+        return Admission(got["allowed"], got["timeout_ms"] / 1000, got["token"], got["reason"], got["retry_after_ms"] / 1000)
+
+    def report(self, admission, outcome, latency):
+        if admission.token:
+            self._ask("Report", {"token": admission.token, "outcome": outcome, "latency_ms": latency * 1000})
+
+    def decide(self, target, priority, attempt, error, latency, admission=None, retry_after=None):
+        """error is such as {"http_status": 503}, {"grpc_code": 14}, {"class": "timeout"} or {"message": str(e)}."""
+        ask = {"target": target, "priority": priority, "attempt": attempt, "error": error, "latency_ms": latency * 1000}
+        if admission is not None and admission.token:
+            ask["token"] = admission.token
+        if retry_after:
+            ask["retry_after"] = retry_after
+        got = self._ask("Decide", ask)
+        if got is None:
+            return self.plain(attempt, error, retry_after)
+        return Decision(got["retry"], got["delay_ms"] / 1000, got["reason"])
+
+    def plain(self, attempt, error, retry_after=None):
+        """What is done without the service: full jitter, and what the server asks for."""
+        status = error.get("http_status", 503)
+        if status < 500 and status not in (408, 425, 429):
+            return Decision(False, 0.0, "NOT_RETRYABLE")
+        if attempt >= self.retries:
+            return Decision(False, 0.0, "MAX_RETRIES_EXCEEDED")
+        delay = random.uniform(0, min(self.most, self.base * 2**attempt))
+        if retry_after and retry_after.isdigit():
+            delay = min(int(retry_after), self.most) + random.uniform(0, self.base)
+        return Decision(True, delay)
+
+    def _ask(self, method, body):
+        with self._lock:
+            if time.monotonic() < self._away_until:
+                return None
+        try:
+            request = urllib.request.Request(self.url + method, json.dumps(body).encode(), self.header)
+            with self._http.open(request, timeout=self.wait) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as e:
+            with e:
+                said = e.read(10_000).decode(errors="replace")
+            if e.code in (400, 404):
+                raise Refused(said) from None
+        except (OSError, ValueError, urllib.error.URLError):
+            pass
+        with self._lock:
+            self._away_until = time.monotonic() + 1
+        return None
