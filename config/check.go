@@ -29,7 +29,7 @@ func (d *decoder) parse(root *yaml.Node) *File {
 		return f
 	}
 	f.block().read(d, root, d.At(""))
-	if len(f.Targets) == 0 && !d.Refused["targets"] && !d.Refused[""] {
+	if len(f.Targets) == 0 && f.Decisions == nil && !d.Refused["targets"] && !d.Refused[""] {
 		what := "missing"
 		if d.Given("targets") {
 			what = "empty"
@@ -45,12 +45,16 @@ func (d *decoder) parse(root *yaml.Node) *File {
 	}
 	d.routes(f)
 	doubtful := d.Refused["listen"] || d.Refused["admin.listen"] || d.Refused["admin.enabled"]
-	d.admin(&f.Admin)
+	if f.Admin.Enabled {
+		d.guarded("admin", f.Admin.Listen, f.Admin.TokenFile, f.Admin.TLS, "127.0.0.1:9095")
+	}
 	d.serverTLS(f.TLS, "tls")
 	d.serverTLS(f.Admin.TLS, "admin.tls")
-	if !doubtful && f.Admin.Enabled && clash(f.Listen, f.Admin.Listen) {
+	if !doubtful && f.Admin.Enabled && len(f.Targets) > 0 && clash(f.Listen, f.Admin.Listen) {
 		d.Problem(d.At("admin.listen"), "%s: the same port as listen, %s: want another", f.Admin.Listen, f.Listen)
 	}
+	d.decisions(f)
+	d.cluster(f.Cluster)
 	return f
 }
 
@@ -66,23 +70,23 @@ func (d *decoder) target(t *Target, listen string) {
 	d.endpoints(t, key, listen)
 	d.balance(&t.Balance, key+".balance")
 	d.transportTLS(t, key)
-	d.engine(t, key)
+	d.engine(&t.Engine, t.Name, t.block(), key)
 }
 
-// engine fills in the engine's defaults and reports what the engine itself refuses, which with every value in its own range is
+// engine fills in the defaults of an engine, whose keys are those of b below key, and reports what the engine itself refuses, which with every value in its own range is
 // how values go together.
-func (d *decoder) engine(t *Target, key string) {
-	keys := fieldKeys(t.block(), "")
-	t.Engine.Name = t.Name
+func (d *decoder) engine(c *cortex.Config, name string, b block, key string) {
+	keys := fieldKeys(b, "")
+	c.Name = name
 	doubtful := d.doubtful(key+".", keys)
 	unknown := d.Refused[key+".profile"] // then so are the defaults
 	cleared := make(map[string]bool)
 	for {
-		full, err := t.Engine.WithDefaults()
+		full, err := c.WithDefaults()
 		if err == nil {
 			// Functions are no configuration; the engine fills them in again.
 			full.Classify, full.Now, full.Rand = nil, nil, nil
-			t.Engine = full
+			*c = full
 			return
 		}
 		for _, fault := range faults(err) {
@@ -93,10 +97,10 @@ func (d *decoder) engine(t *Target, key string) {
 			// Its default lets the check go on to the next; where that does not go with the rest, neither may the rest stay.
 			if !cleared[fault.field] {
 				cleared[fault.field] = true
-				clearField(&t.Engine, fault.field)
+				clearField(c, fault.field)
 			} else if !cleared[part] {
 				cleared[part] = true
-				clearField(&t.Engine, part)
+				clearField(c, part)
 			} else {
 				return
 			}

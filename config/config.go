@@ -40,6 +40,8 @@ type File struct {
 	Listen    string // host:port of the gateway
 	TLS       *TLS   // of that port; nil = plain text
 	Admin     Admin
+	Decisions *Decisions // nil = none
+	Cluster   *Cluster   // nil = every instance decides by what it sees itself
 	Log       Log
 	AccessLog *AccessLog // nil = none
 	Drain     Drain
@@ -47,8 +49,9 @@ type File struct {
 	Memory    Memory
 	Server    Server
 
-	Targets []Target // in the order of the file, at least one
-	Routes  []Route  // in the order of the file, at least one
+	// In the order of the file, at least one of each; none of either where there is the decision service alone, and then no port at Listen.
+	Targets []Target
+	Routes  []Route
 }
 
 // Admin is the port for metrics, the state of targets and operations.

@@ -41,6 +41,10 @@ name: edge-1
 listen: "[::1]:80"
 tls: {cert: tls/cert.pem, key: "/etc/cortex/a key", client_ca: ca.pem, min_version: "1.3"}
 admin: {enabled: false, listen: ":81", token_file: /run/secrets/token, tls: {cert: c, key: k}}
+decisions: {listen: "[::]:82", token_file: /run/secrets/decisions, tls: {cert: c, key: k, client_ca: ca.pem}, unknown: refuse, max_targets: 7,
+  max_tokens: 8, max_watches: 9, template: {profile: article, levels: 4, retry: {max_retries: 0, base_delay: 20ms}, remote: {trust: 0}}}
+cluster: {redis: {url: "rediss+sentinel://s1:26380,[fd00::2],s3/main/3", username: cortex, password_file: /run/secrets/redis,
+    sentinel_password_file: "sentinel password", timeout: 20ms}, prefix: "shop:eu", interval: 100ms, mode: exact, window: 30s}
 log: {level: debug, format: json}
 access_log: {path: /var/log/cortex.log, sample: 0.01, errors: 0}
 reload: {watch: false, interval: 100ms}
@@ -129,6 +133,14 @@ func TestEverythingIsReadAsWritten(t *testing.T) {
 		"tls":  {*f.TLS, config.TLS{Cert: "tls/cert.pem", Key: "/etc/cortex/a key", ClientCA: "ca.pem", MinVersion: tls.VersionTLS13}},
 		"admin": {f.Admin, config.Admin{Listen: ":81", TokenFile: "/run/secrets/token",
 			TLS: &config.TLS{Cert: "c", Key: "k", MinVersion: tls.VersionTLS12}}},
+		"decisions": {[]any{f.Decisions.Listen, f.Decisions.TokenFile, *f.Decisions.TLS, f.Decisions.Create, f.Decisions.MaxTargets, f.Decisions.MaxTokens,
+			f.Decisions.MaxWatches}, []any{"[::]:82", "/run/secrets/decisions", config.TLS{Cert: "c", Key: "k", ClientCA: "ca.pem",
+			MinVersion: tls.VersionTLS12}, false, 7, 8, 9}},
+		"template": {[]any{f.Decisions.Template.Profile, f.Decisions.Template.Levels, f.Decisions.Template.DisableRetries, f.Decisions.Template.Backoff.Base,
+			f.Decisions.Template.DistrustRemote, f.Decisions.Template.Name}, []any{cortex.Article, 4, true, 20 * time.Millisecond, true, ""}},
+		"cluster": {*f.Cluster, config.Cluster{Prefix: "shop:eu", Interval: 100 * time.Millisecond, Exact: true, Window: 30 * time.Second,
+			Redis: config.Redis{URL: "rediss+sentinel://s1:26380,[fd00::2],s3/main/3", Username: "cortex", PasswordFile: "/run/secrets/redis",
+				SentinelPasswordFile: "sentinel password", Timeout: 20 * time.Millisecond}}},
 		"access log": {*f.AccessLog, config.AccessLog{Path: "/var/log/cortex.log", Sample: 0.01}},
 		"reload":     {f.Reload, config.Reload{Interval: 100 * time.Millisecond}},
 		"memory":     {f.Memory, config.Memory{Limit: 1 << 30}},

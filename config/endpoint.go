@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"net/url"
 	"strings"
@@ -102,7 +101,7 @@ func (d *decoder) endpoints(t *Target, key, listen string) {
 			continue // was refused
 		}
 		at := d.At(item)
-		host := net.JoinHostPort(strings.ToLower(u.Hostname()), portOf(u))
+		host := hostPort(u)
 		scheme := u.Scheme
 		if scheme == "h2c" {
 			scheme = "http" // the same place, spoken to in another way

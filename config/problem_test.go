@@ -257,7 +257,7 @@ func TestMisspeltKeysAreRefused(t *testing.T) {
 		"inside an option":      {target + "routes:\n- path: /\n  fallback: {cache: {maxage: 1s}}\n", "t.yaml:4:22: routes[0].fallback.cache.maxage: unknown key: did you mean max_age?"},
 		"in other words":        {"targets:\n  a: {endpoints: [http://h], retry: {retries: 2}}\n", "t.yaml:2:38: targets.a.retry.retries: unknown key: did you mean max_retries?"},
 		"far from any": {"zzz: 1\n" + target,
-			"t.yaml:1:1: zzz: unknown key: want one of name, listen, tls, admin, log, access_log, drain, reload, memory, server, targets, routes"},
+			"t.yaml:1:1: zzz: unknown key: want one of name, listen, tls, admin, decisions, cluster, log, access_log, drain, reload, memory, server, targets, routes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := problems(t, c.text).Error(); got != c.want {

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/seed-a29ca62a/cortex"
 )
@@ -27,7 +28,11 @@ func randomText(r *rand.Rand, v value) (string, bool) {
 		if v.orZero && r.IntN(4) == 0 {
 			return "0s", true
 		}
-		return formatDuration(v.lo + (v.hi-v.lo)>>r.IntN(40)), true
+		t := v.lo + (v.hi-v.lo)>>r.IntN(40)
+		if v.whole {
+			t = t.Truncate(time.Millisecond)
+		}
+		return formatDuration(t), true
 	case size:
 		return formatSize(v.lo + (v.hi-v.lo)>>r.IntN(30)), true
 	case count:
@@ -37,7 +42,11 @@ func randomText(r *rand.Rand, v value) (string, bool) {
 		if v.above && f <= v.lo {
 			f = v.hi / 2
 		}
-		return strconv.FormatFloat(f, 'g', 1+r.IntN(17), 64), true
+		text := strconv.FormatFloat(f, 'g', 1+r.IntN(17), 64)
+		if rounded, _ := strconv.ParseFloat(text, 64); v.below && rounded >= v.hi {
+			text = formatNumber(v.hi / 2)
+		}
+		return text, true
 	case orNone[int]:
 		return randomText(r, v.value)
 	case orNone[float64]:
@@ -95,6 +104,8 @@ func TestRandomFilesPrintAsThemselves(t *testing.T) {
 		text := strings.TrimSuffix(randomBlock(r, newFile().block()), "}") +
 			", tls: " + randomBlock(r, (&TLS{}).block(), "cert: a.pem, key: /b.key") +
 			", access_log: " + randomBlock(r, (&AccessLog{}).block()) +
+			", decisions: " + randomBlock(r, newDecisions().block(), "template: "+randomBlock(r, engineBlock(new(cortex.Config), nil))) +
+			", cluster: " + randomBlock(r, newCluster().block()[1:], "redis: {url: redis://h, timeout: 7ms}") +
 			", targets: {a: " + strings.Replace(randomBlock(r, (&Target{}).block(), randomEndpoints(r)),
 			"balance: {", "balance: {check: "+randomBlock(r, (&Check{}).block(), "path: /up")+", ", 1) + "}" +
 			", routes: [{path: /, fallback: {cache: " + randomBlock(r, (&Cache{}).block()) +

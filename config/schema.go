@@ -77,6 +77,8 @@ func (f *File) block() block {
 			{key: "token_file", value: file(&f.Admin.TokenFile)},
 			{key: "tls", value: optional[TLS]{&f.Admin.TLS, newTLS, (*TLS).block}},
 		}},
+		{key: "decisions", value: optional[Decisions]{&f.Decisions, newDecisions, (*Decisions).block}},
+		{key: "cluster", value: optional[Cluster]{&f.Cluster, newCluster, (*Cluster).block}},
 		{key: "log", value: block{
 			{key: "level", value: choice[slog.Level]{&f.Log.Level,
 				[]slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError},
@@ -122,7 +124,16 @@ func (s *Server) block() block {
 }
 
 func (t *Target) block() block {
-	c := &t.Engine
+	retry := block{
+		{key: "non_idempotent", value: toggle{p: &t.NonIdempotent}},
+		{key: "replay_limit", value: size{&t.ReplayLimit, 0, 64 << 20}},
+	}
+	b := append(block{{key: "endpoints", value: endpoints(&t.Endpoints)}}, engineBlock(&t.Engine, retry)...)
+	return append(b, entry{key: "balance", value: t.Balance.block()}, entry{key: "transport", value: t.Transport.block()})
+}
+
+// engineBlock are the keys that are the engine's; retry is what else there is in its block of that name.
+func engineBlock(c *cortex.Config, retry block) block {
 	var adaptive, article string
 	if c.Profile == cortex.Article {
 		adaptive = "not in force: profile adaptive only"
@@ -130,12 +141,11 @@ func (t *Target) block() block {
 		article = "not in force: profile article only"
 	}
 	return block{
-		{key: "endpoints", value: endpoints(&t.Endpoints)},
 		{key: "profile", field: "Profile", value: choice[cortex.Profile]{&c.Profile,
 			[]cortex.Profile{cortex.Adaptive, cortex.Article}, cortex.Profile.String}},
 		{key: "levels", field: "Levels", value: count{&c.Levels, 1, limit.MaxLevels}},
 		{key: "weights", field: "Weights", value: weights{&c.Weights}},
-		{key: "retry", value: block{
+		{key: "retry", value: append(block{
 			{key: "max_retries", field: "MaxRetries",
 				value: orNone[int]{count{&c.MaxRetries, 0, 1000}, &c.MaxRetries, 0, &c.DisableRetries}},
 			{key: "backoff", field: "Backoff.Law", value: choice[backoff.Law]{&c.Backoff.Law,
@@ -143,9 +153,7 @@ func (t *Target) block() block {
 				backoff.Law.String}},
 			{key: "base_delay", field: "Backoff.Base", value: duration{p: &c.Backoff.Base, lo: time.Millisecond, hi: day}},
 			{key: "max_delay", field: "Backoff.Max", value: duration{p: &c.Backoff.Max, lo: time.Millisecond, hi: day}},
-			{key: "non_idempotent", value: toggle{p: &t.NonIdempotent}},
-			{key: "replay_limit", value: size{&t.ReplayLimit, 0, 64 << 20}},
-		}},
+		}, retry...)},
 		{key: "budget", value: block{
 			{key: "ratio", field: "Budget.Ratio", value: number{p: &c.Budget.Ratio, hi: 1, above: true}},
 			{key: "capacity", field: "Budget.Capacity", value: number{p: &c.Budget.Capacity, lo: 1, hi: 1e9}},
@@ -188,8 +196,6 @@ func (t *Target) block() block {
 			{key: "trust", field: "RemoteTrust", value: orNone[float64]{
 				number{p: &c.RemoteTrust, hi: 1}, &c.RemoteTrust, 0, &c.DistrustRemote}},
 		}},
-		{key: "balance", value: t.Balance.block()},
-		{key: "transport", value: t.Transport.block()},
 	}
 }
 

@@ -87,9 +87,12 @@ func reference(t *testing.T) (sections []string, of map[string][]row) {
 	}
 	// What has no default of its own, or one that depends.
 	said := map[string]string{
-		"targets": "required", "routes": "`/` to the one target",
+		"targets": "required, but with `decisions`", "routes": "`/` to the one target",
 		"endpoints": "required", "path": "required", "target": "the one target", "fallback.static.status": "required",
 		"methods": "all", "priority.default": "levels / 2", "priority.header": "none", "priority.trust": "[127.0.0.0/8, ::1/128]",
+		"decisions": "off", "decisions.token_file": "none", "decisions.tls": "off", "decisions.tls.cert": "required", "decisions.tls.key": "required",
+		"decisions.tls.client_ca": "none", "decisions.template": "the engine's", "cluster": "off", "cluster.redis.url": "required",
+		"cluster.redis.username": "the default one", "cluster.redis.password_file": "none", "cluster.redis.sentinel_password_file": "none",
 		"tls": "off", "tls.cert": "required", "tls.key": "required", "tls.client_ca": "none",
 		"admin.token_file": "none", "admin.tls": "off", "admin.tls.cert": "required", "admin.tls.key": "required",
 		"admin.tls.client_ca": "none", "access_log": "off", "endpoints[].url": "required", "balance.check": "off",

@@ -9,6 +9,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // file is the path of a file that is read, not given unless its key is.
@@ -79,24 +81,28 @@ func (d *decoder) together(block, a, b string) {
 	d.Problem(d.At(block+"."+a), "without %s: want both or none", b)
 }
 
-// admin refuses a port that anyone could turn the gateway off by.
-func (d *decoder) admin(a *Admin) {
-	if !a.Enabled || a.TokenFile != "" || a.TLS != nil && a.TLS.ClientCA != "" {
+// guarded refuses a port for operators and trusted programs that anyone could get at; block is its block of keys.
+func (d *decoder) guarded(block, listen, tokenFile string, c *TLS, example string) {
+	if tokenFile != "" || c != nil && c.ClientCA != "" {
 		return
 	}
 	// Not where one of the keys that this goes by was refused, or one that is unknown may be a misspelt one of them.
 	for _, p := range d.Problems {
-		switch p.Key {
-		case "admin", "admin.enabled", "admin.listen", "admin.token_file", "admin.tls", "admin.tls.client_ca":
+		key, ours := strings.CutPrefix(p.Key, block+".")
+		if !ours && p.Key != block {
+			continue
+		}
+		switch key {
+		case block, "enabled", "listen", "token_file", "tls", "tls.client_ca":
 			return
 		}
-		if strings.HasPrefix(p.Key, "admin.") && !d.Given(p.Key) {
+		if !d.Given(p.Key) {
 			return
 		}
 	}
-	if host, _, _ := net.SplitHostPort(a.Listen); !loopbackHost(host) {
-		d.Problem(d.At("admin.listen"), "%s: refused beyond loopback without a token_file or tls.client_ca: want one of these, "+
-			"or an address such as 127.0.0.1:9095", show(a.Listen))
+	if host, _, _ := net.SplitHostPort(listen); !loopbackHost(host) {
+		d.Problem(d.At(block+".listen"), "%s: refused beyond loopback without a token_file or tls.client_ca: want one of these, "+
+			"or an address such as %s", show(listen), example)
 	}
 }
 
@@ -107,7 +113,7 @@ func loopbackHost(host string) bool {
 }
 
 // Paths returns every file that the gateway reads because this configuration names it, each once and as it is written there:
-// certificates, keys, authorities and the token. They are for a watcher to look at; the file of the configuration itself is not
+// certificates, keys, authorities, tokens and passwords. They are for a watcher to look at; the file of the configuration itself is not
 // among them, nor is the access log. A relative path is relative to the working directory.
 func (f *File) Paths() []string {
 	var all []string
@@ -128,6 +134,13 @@ func (f *File) Paths() []string {
 		add(f.Admin.TokenFile)
 		server(f.Admin.TLS)
 	}
+	if c := f.Decisions; c != nil {
+		add(c.TokenFile)
+		server(c.TLS)
+	}
+	if c := f.Cluster; c != nil {
+		add(c.Redis.PasswordFile, c.Redis.SentinelPasswordFile)
+	}
 	for i := range f.Targets {
 		t := f.Targets[i].Transport.TLS
 		add(t.CA, t.Cert, t.Key)
@@ -141,34 +154,28 @@ const (
 	maxToken = 1024
 )
 
-// A TokenError is a token file whose content cannot be used. It never holds any of that content.
+// A TokenError is a token file, or one of a password, whose content cannot be used. It never holds any of that content.
 type TokenError struct {
 	Path string
 	Want string // what would be right
+
+	what string // kind of file
 }
 
 func (e *TokenError) Error() string {
-	return fmt.Sprintf("config: token file %s: want %s", e.Path, e.Want)
+	return fmt.Sprintf("config: %s file %s: want %s", e.what, e.Path, e.Want)
 }
 
 // ReadToken reads the bearer token that a file holds: 16 to 1,024 bytes of printable ASCII without spaces; space around it, such as
 // the end of the line, is no part of it. The error is a [*TokenError], or that of the operating system, which names the file too.
 func ReadToken(path string) (string, error) {
-	f, err := os.Open(path)
+	const what = "token"
+	token, err := readSecret(what, path)
 	if err != nil {
-		return "", fmt.Errorf("config: token file: %w", err)
+		return "", err
 	}
-	defer f.Close()
-	const most = 4 << 10 // with space around it
-	data, err := io.ReadAll(io.LimitReader(f, most+1))
-	if err != nil {
-		return "", fmt.Errorf("config: token file: %w", err)
-	}
-	token := strings.TrimSpace(string(data))
-	refuse := func(want string) (string, error) { return "", &TokenError{path, want} }
+	refuse := func(want string) (string, error) { return "", &TokenError{path, want, what} }
 	switch {
-	case len(data) > most || len(token) > maxToken:
-		return refuse(fmt.Sprintf("a token of at most %d bytes and nothing else", maxToken))
 	case token == "":
 		return refuse(fmt.Sprintf("a token of at least %d bytes: there is none", minToken))
 	case strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }):
@@ -177,4 +184,39 @@ func ReadToken(path string) (string, error) {
 		return refuse(fmt.Sprintf("a token of at least %d bytes, which nobody guesses: openssl rand -hex 32 makes one", minToken))
 	}
 	return token, nil
+}
+
+// ReadPassword reads the password that a file holds: up to 1,024 bytes of one line, in UTF-8; space around it, such as the end of the line,
+// is no part of it. The error is a [*TokenError], or that of the operating system, which names the file too.
+func ReadPassword(path string) (string, error) {
+	const what = "password"
+	p, err := readSecret(what, path)
+	switch {
+	case err != nil:
+		return "", err
+	case p == "":
+		return "", &TokenError{path, "a password: there is none", what}
+	case !utf8.ValidString(p) || strings.ContainsFunc(p, unicode.IsControl):
+		return "", &TokenError{path, "one line of text, the password, and nothing else", what}
+	}
+	return p, nil
+}
+
+// readSecret is what a file holds, without the space around it.
+func readSecret(what, path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", fmt.Errorf("config: %s file: %w", what, err)
+	}
+	defer f.Close()
+	const most = 4 << 10 // with space around it
+	data, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err != nil {
+		return "", fmt.Errorf("config: %s file: %w", what, err)
+	}
+	secret := strings.TrimSpace(string(data))
+	if len(data) > most || len(secret) > maxToken {
+		return "", &TokenError{path, fmt.Sprintf("a %s of at most %d bytes and nothing else", what, maxToken), what}
+	}
+	return secret, nil
 }

@@ -25,6 +25,7 @@ type (
 		p      *time.Duration
 		lo, hi time.Duration
 		orZero bool // 0 is taken too
+		whole  bool // milliseconds only
 	}
 	size struct {
 		p      *int64
@@ -66,6 +67,9 @@ var sizeText = regexp.MustCompile(`^(\d{1,15})(B|KiB|MiB|GiB)$`)
 
 func (v duration) kind() string {
 	bounds := fmt.Sprintf("a duration from %s to %s", formatDuration(v.lo), formatDuration(v.hi))
+	if v.whole {
+		bounds += " in whole milliseconds"
+	}
 	if v.orZero {
 		return "0s, or " + bounds
 	}
@@ -88,6 +92,8 @@ func (v duration) read(d *decoder, n *yaml.Node, at place) {
 		d.Problem(at, "%s: not a duration: want one such as 5s, 100ms or 1h30m (units ms, s, m, h)", show(s))
 	case (t < v.lo || t > v.hi) && !(v.orZero && t == 0):
 		d.Problem(at, "%s: out of range: want %s", show(s), v.kind())
+	case v.whole && t%time.Millisecond != 0:
+		d.Problem(at, "%s: a part of a millisecond: want %s", show(s), v.kind())
 	default:
 		*v.p = t
 	}
