@@ -130,7 +130,7 @@ func TestIllEndpointIsNotTheTarget(t *testing.T) {
 				if v := o.metric(`endpoint_ejections_total{target="up",endpoint="http://e1.test:80",address=""}`); v == "" || v == "0" {
 					t.Errorf("cortex_guard_endpoint_ejections_total %q", v)
 				}
-				if n := ps[1].n.Load() - before; n > 400 {
+				if n := ps[1].n.Load() - before; n > 600 { // of one that fails half the time it takes a while to be sure
 					t.Errorf("%d of 4000 calls to the ill endpoint", n)
 				}
 				for i, m := range g.Targets()[0].members() {
