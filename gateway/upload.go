@@ -23,6 +23,7 @@ type upload struct {
 	streams  bool          // HTTP/2: the body is a stream of its own, whose silence holds nothing but itself
 
 	mu      sync.Mutex
+	closed  bool
 	reading bool
 	due     time.Time // when the patience is over
 	read    int64
@@ -115,8 +116,24 @@ func (u *upload) allowed() time.Duration {
 	return u.patience + time.Duration(float64(u.read)/float64(u.rate)*float64(time.Second))
 }
 
+// Close ends reading. That of net/http's server of HTTP/1 would read what is left of a body, up to 256 KiB, and wait for it: also of a
+// client that waits in turn to be told to go on. The server closes it once the answer is out.
+func (u *upload) Close() error {
+	u.mu.Lock()
+	u.closed = true
+	u.mu.Unlock()
+	if u.streams {
+		return u.ReadCloser.Close()
+	}
+	return nil
+}
+
 func (u *upload) Read(p []byte) (int, error) {
 	u.mu.Lock()
+	if u.closed {
+		u.mu.Unlock()
+		return 0, http.ErrBodyReadAfterClose
+	}
 	if u.over { // the end was read, or the connection may be at the next request
 		u.mu.Unlock()
 		return u.ReadCloser.Read(p)
