@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"encoding/binary"
 	"io"
+	"log"
 	"net"
 	"net/http/httptest"
 	"sync/atomic"
@@ -196,6 +197,7 @@ func TestNoConnectionIsRetriedWhateverTheMethod(t *testing.T) {
 func TestDistrustedCertificateIsNotRetried(t *testing.T) {
 	srv := httptest.NewUnstartedServer(nil)
 	srv.EnableHTTP2 = true
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
 	srv.StartTLS()
 	defer srv.Close()
 	e := engine(t, cortex.Config{Name: "tls", Backoff: backoff.Config{Base: time.Millisecond}})

@@ -239,7 +239,7 @@ type exchange struct {
 	engine     *cortex.Engine
 	permit     cortex.Permit
 	ctx        context.Context // the handler's
-	trusted    bool
+	caller     *callerContext
 	late       func() bool        // stops the watch on the deadline
 	cancel     context.CancelFunc // where the metadata shortened it
 	setTrailer func(metadata.MD)
@@ -247,10 +247,39 @@ type exchange struct {
 	err        error
 }
 
-// undated hides a deadline that need not be believed.
-type undated struct{ context.Context }
+// callerContext is what the engine may know of a call's context: no deadline that need not be believed, and when it was the
+// deadline that ended it. A client whose deadline passes resets the stream, at about the moment at which it passes here; which of the two
+// comes first says nothing.
+type callerContext struct {
+	context.Context
+	believed bool
+	margin   time.Duration // before the deadline, in which a reset is taken for it
+}
 
-func (undated) Deadline() (time.Time, bool) { return time.Time{}, false }
+func newCallerContext(ctx context.Context, believed bool) *callerContext {
+	c := &callerContext{Context: ctx, believed: believed}
+	if at, ok := c.Deadline(); ok {
+		c.margin = max(timeoutSlack, time.Until(at)/16)
+	}
+	return c
+}
+
+func (c *callerContext) Deadline() (time.Time, bool) {
+	if !c.believed {
+		return time.Time{}, false
+	}
+	return c.Context.Deadline()
+}
+
+func (c *callerContext) Err() error {
+	err := c.Context.Err()
+	if err == context.Canceled {
+		if at, ok := c.Deadline(); ok && time.Until(at) <= c.margin {
+			return context.DeadlineExceeded
+		}
+	}
+	return err
+}
 
 // admit takes the call in, or says what it is answered with.
 func (x *exchange) admit(ctx context.Context, method string) error {
@@ -258,7 +287,7 @@ func (x *exchange) admit(ctx context.Context, method string) error {
 	if ctx.Err() != nil {
 		return x.tooLate(ctx.Err())
 	}
-	x.trusted = x.s.trusts(ctx)
+	trusted := x.s.trusts(ctx)
 	if left, ok := callerTimeout(md); ok {
 		if left <= 0 {
 			return x.tooLate(context.DeadlineExceeded)
@@ -267,13 +296,10 @@ func (x *exchange) admit(ctx context.Context, method string) error {
 			ctx, x.cancel = context.WithTimeoutCause(ctx, left, errCallerDeadline)
 		}
 	}
-	p := x.s.priority(ctx, x.engine, method, md, x.trusted)
-	known := ctx
-	if !x.trusted {
-		known = undated{ctx}
-	}
+	p := x.s.priority(ctx, x.engine, method, md, trusted)
+	x.caller = newCallerContext(ctx, trusted)
 	var err error
-	if x.permit, err = x.engine.Admit(known, p); err != nil {
+	if x.permit, err = x.engine.Admit(x.caller, p); err != nil {
 		if x.cancel != nil {
 			x.cancel()
 		}
@@ -283,10 +309,10 @@ func (x *exchange) admit(ctx context.Context, method string) error {
 	if attempt, above := retriesAbove(md); above {
 		x.ctx = cortex.WithRetryMark(x.ctx, cortex.RetryMark{Attempt: attempt})
 	}
-	if _, dated := ctx.Deadline(); dated && x.trusted {
+	if _, dated := x.caller.Deadline(); dated {
 		// A handler that hangs does not mind its context. That its caller has gone counts now; the work stays in flight until it
 		// ends.
-		x.late = context.AfterFunc(ctx, func() { x.permit.Abandoned(ctx.Err()) })
+		x.late = context.AfterFunc(ctx, func() { x.permit.Abandoned(x.caller.Err()) })
 	}
 	return nil
 }
@@ -423,12 +449,12 @@ func (x *exchange) end() {
 	if x.late != nil {
 		x.late()
 	}
-	switch err := x.ctx.Err(); {
+	switch err := x.caller.Err(); {
 	case err == nil && !x.done:
 		x.permit.Record(cortex.Failed)
 	case err == nil:
 		x.permit.Record(x.outcome())
-	case err == context.DeadlineExceeded && !x.trusted:
+	case err == context.DeadlineExceeded && !x.caller.believed:
 		x.permit.Release()
 	default: // who ended the call decides, not what became of it; a deadline only if it left time for the work
 		x.permit.Done(err)
