@@ -36,7 +36,8 @@ type service struct {
 	door     *door.Door
 	kept     door.Ration // those that were not let in
 	rpc      http.Handler
-	methods  map[string]bool // paths
+	methods  map[string]int // by path, their place in Methods
+	calls    calls
 	errors   *connect.ErrorWriter
 	index    []byte
 	tokens   tokens
@@ -61,17 +62,17 @@ func newService(c Config) http.Handler {
 		began := time.Now()
 		c.Now = func() time.Duration { return time.Since(began) }
 	}
-	s := &service{Config: c, door: door.New("cortex decisions", "decisions.token_file", c.Token), methods: map[string]bool{},
+	s := &service{Config: c, door: door.New("cortex decisions", "decisions.token_file", c.Token), methods: map[string]int{}, calls: make(calls, len(Methods)),
 		tokens: tokens{max: c.MaxTokens, byID: map[tokenID]*attempt{}}}
 	options := []connect.HandlerOption{connect.WithReadMaxBytes(maxBody), connect.WithCompressMinBytes(compressFrom), jsonCodecs(),
+		connect.WithInterceptors(counting{}),
 		connect.WithRecover(s.panicked)}
 	_, s.rpc = pb.NewDecisionServiceHandler(s, options...)
 	s.errors = connect.NewErrorWriter(options...)
 	var paths []string
-	methods := pb.File_cortex_v1_decision_proto.Services().Get(0).Methods()
-	for i := range methods.Len() {
-		path := "/" + pb.DecisionServiceName + "/" + string(methods.Get(i).Name())
-		s.methods[path] = true
+	for i, name := range Methods {
+		path := "/" + pb.DecisionServiceName + "/" + name
+		s.methods[path] = i
 		paths = append(paths, "POST "+path)
 	}
 	s.index, _ = json.MarshalIndent(map[string]any{"service": pb.DecisionServiceName, "methods": paths, "openapi": "/openapi.json",
@@ -94,9 +95,10 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.keepOut(w, r, f)
 		return
 	}
+	method, ok := s.methods[r.URL.Path]
 	switch path := r.URL.Path; {
-	case s.methods[path]:
-		s.rpc.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), connKey{}, conn)))
+	case ok:
+		s.calls.serve(method, s.rpc, w, r.WithContext(context.WithValue(r.Context(), connKey{}, conn)))
 	case path == "/" && reads:
 		say(w, "application/json", s.index)
 	case path == "/openapi.json" && reads:
@@ -124,7 +126,7 @@ func (s *service) keepOut(w http.ResponseWriter, r *http.Request, f *door.Refusa
 	if r.ProtoMajor == 1 {
 		w.Header().Set("Connection", "close") // whoever guesses is to connect anew each time
 	}
-	if s.methods[r.URL.Path] && s.errors.IsSupported(r) {
+	if _, ok := s.methods[r.URL.Path]; ok && s.errors.IsSupported(r) {
 		code := connect.CodePermissionDenied
 		if f.Status == http.StatusUnauthorized {
 			code = connect.CodeUnauthenticated
