@@ -129,8 +129,8 @@ func forbidsRetry(md metadata.MD) bool {
 }
 
 // callerTimeout is what MetadataTimeout says.
-func callerTimeout(md metadata.MD) (time.Duration, bool) {
-	v := md[MetadataTimeout]
+func callerTimeout(ctx context.Context) (time.Duration, bool) {
+	v := metadata.ValueFromIncomingContext(ctx, MetadataTimeout)
 	if len(v) == 0 {
 		return 0, false
 	}

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/netip"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -283,12 +285,11 @@ func (c *callerContext) Err() error {
 
 // admit takes the call in, or says what it is answered with.
 func (x *exchange) admit(ctx context.Context, method string) error {
-	md, _ := metadata.FromIncomingContext(ctx)
 	if ctx.Err() != nil {
 		return x.tooLate(ctx.Err())
 	}
 	trusted := x.s.trusts(ctx)
-	if left, ok := callerTimeout(md); ok {
+	if left, ok := callerTimeout(ctx); ok {
 		if left <= 0 {
 			return x.tooLate(context.DeadlineExceeded)
 		}
@@ -296,7 +297,7 @@ func (x *exchange) admit(ctx context.Context, method string) error {
 			ctx, x.cancel = context.WithTimeoutCause(ctx, left, errCallerDeadline)
 		}
 	}
-	p := x.s.priority(ctx, x.engine, method, md, trusted)
+	p := x.s.priority(ctx, x.engine, method, trusted)
 	x.caller = newCallerContext(ctx, trusted)
 	var err error
 	if x.permit, err = x.engine.Admit(x.caller, p); err != nil {
@@ -306,7 +307,7 @@ func (x *exchange) admit(ctx context.Context, method string) error {
 		return x.refused(err.(*cortex.Rejection))
 	}
 	x.ctx = WithPriority(ctx, p)
-	if attempt, above := retriesAbove(md); above {
+	if attempt, above := retriesAbove(ctx); above {
 		x.ctx = cortex.WithRetryMark(x.ctx, cortex.RetryMark{Attempt: attempt})
 	}
 	if _, dated := x.caller.Deadline(); dated {
@@ -318,13 +319,13 @@ func (x *exchange) admit(ctx context.Context, method string) error {
 }
 
 // retriesAbove reads whether the sender of a call makes retries, and which this is.
-func retriesAbove(md metadata.MD) (attempt int, above bool) {
-	if v, ok := single(md, MetadataAttempt); ok {
+func retriesAbove(ctx context.Context) (attempt int, above bool) {
+	if v, ok := incoming(ctx, MetadataAttempt); ok {
 		if attempt, retries, ok := cortexhttp.ParseAttempt(v); ok {
 			return attempt, retries > 0
 		}
 	}
-	if v, ok := single(md, metadataPrevious); ok { // of a client that is none of ours: gRPC's own retries
+	if v, ok := incoming(ctx, metadataPrevious); ok { // of a client that is none of ours: gRPC's own retries
 		if attempt, parameter, ok := cortexhttp.ParseAttempt(v); ok && parameter == 0 && attempt > 0 {
 			return attempt, true
 		}
@@ -340,10 +341,24 @@ func (s *Server) trusts(ctx context.Context) bool {
 	if s.cfg.TrustPeer != nil {
 		return s.cfg.TrustPeer(p)
 	}
-	return cortexhttp.PeerTrusted(&http.Request{RemoteAddr: p.Addr.String()}, s.cfg.Trust)
+	tcp, ok := p.Addr.(*net.TCPAddr)
+	if !ok {
+		return cortexhttp.PeerTrusted(&http.Request{RemoteAddr: p.Addr.String()}, s.cfg.Trust)
+	}
+	ip := tcp.AddrPort().Addr().Unmap().WithZone("")
+	return slices.ContainsFunc(s.cfg.Trust, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
-func (s *Server) priority(ctx context.Context, engine *cortex.Engine, method string, md metadata.MD, trusted bool) cortex.Priority {
+// incoming is single for what came with a call, without a copy of it all.
+func incoming(ctx context.Context, key string) (string, bool) {
+	v := metadata.ValueFromIncomingContext(ctx, key)
+	if len(v) != 1 {
+		return "", false
+	}
+	return v[0], true
+}
+
+func (s *Server) priority(ctx context.Context, engine *cortex.Engine, method string, trusted bool) cortex.Priority {
 	if s.cfg.Priority != nil {
 		return s.cfg.Priority(ctx, method)
 	}
@@ -351,7 +366,7 @@ func (s *Server) priority(ctx context.Context, engine *cortex.Engine, method str
 	if levels == 0 { // by Select
 		levels = engine.Config().Levels
 	}
-	if v, ok := single(md, MetadataPriority); ok && trusted {
+	if v, ok := incoming(ctx, MetadataPriority); ok && trusted {
 		if p, ok := cortexhttp.ParsePriority(v, levels); ok {
 			return p
 		}
@@ -383,7 +398,7 @@ func (x *exchange) refused(rej *cortex.Rejection) error {
 	}
 	md := metadata.MD{MetadataReason: {rej.Reason.String()}, metadataPushback: {"-1"}}
 	if rej.Reason == cortex.ReasonShed {
-		md[metadataPushback] = []string{fmt.Sprint(max(1, rej.RetryAfter.Milliseconds()))}
+		md[metadataPushback] = []string{strconv.FormatInt(max(1, rej.RetryAfter.Milliseconds()), 10)}
 	}
 	x.tell(md)
 	return e
