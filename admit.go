@@ -263,6 +263,9 @@ func (e *Engine) announce(now time.Duration) {
 			f.turn()
 			f.lease.until = now // the right was for this outage
 		}
+		if f := e.fleet; f != nil && f.wake != nil {
+			f.wake()
+		}
 	}
 	if st == e.state && e.forcing() == e.told {
 		return

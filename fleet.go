@@ -89,6 +89,8 @@ type FleetView struct {
 	Exclusive bool
 	// Lease is how much longer Prober holds from now on, with Exclusive.
 	Lease time.Duration
+	// Told is the part of the outcomes that [Engine.ObserveOutcomes] was told already.
+	Told FleetOutcomes
 }
 
 // Patience of a guard in a fleet.
@@ -110,6 +112,8 @@ type fleet struct {
 
 	active   bool
 	lease    lease
+	guards   uint64
+	wake     func()
 	funded   time.Duration // the retry budget is the fleet's until then
 	seen     time.Duration // of the newest view
 	interval time.Duration
@@ -185,7 +189,7 @@ func (e *Engine) ObserveFleet(v FleetView) {
 	if f.active {
 		f.interval = max(f.interval, min(now-f.seen, fleetSlowest))
 	}
-	f.seen, f.prober = now, v.Prober
+	f.seen, f.prober, f.guards = now, v.Prober, v.Guards
 	if v.Epoch != f.epoch || v.Probing > 0 || v.Success+v.Failure+v.Timeout+v.Throttled > 0 {
 		f.tried = now
 	}
@@ -199,7 +203,13 @@ func (e *Engine) ObserveFleet(v FleetView) {
 		v.forget() // others have not heard of the newest transition yet
 	}
 	f.learn(e, &v, now)
-	if f.epoch&1 == 0 && f.trips(e, &v, now) {
+	v.deduct()
+	f.decide(e, &v, now)
+}
+
+// decide opens the circuit where the outcomes say so.
+func (f *fleet) decide(e *Engine, v *FleetView, now time.Duration) {
+	if f.epoch&1 == 0 && f.trips(e, v, now) {
 		f.turn()
 		e.trip(now)
 	}

@@ -104,6 +104,9 @@ func (e *Engine) count(o Outcome, p *Permit, at times) {
 		return
 	}
 	e.gatherSuccesses()
+	if e.fleet != nil {
+		e.alarm()
+	}
 	c := e.rolling.Counts(spanAll)
 	if article {
 		if e.breaker.MeanTrips(c.Failures(), c.Success) {

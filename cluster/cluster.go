@@ -131,6 +131,7 @@ type Cluster struct {
 	cancel   context.CancelFunc
 	done     chan struct{}
 	changed  chan struct{} // there is a first guard
+	urgent   chan struct{} // a guard has something to tell that cannot wait
 
 	mu      sync.Mutex
 	closed  bool
@@ -143,6 +144,7 @@ type Cluster struct {
 	phase  time.Duration // of the exchanges in an interval of the server's
 	offset time.Duration // of the server's clock to ours
 	known  bool          // offset is
+	last   time.Duration // exchange
 }
 
 // New begins to share. The error is a [*ConfigError]: that Redis cannot be reached is none, see [Cluster.Status]. Close it when done.
@@ -150,7 +152,7 @@ func New(cfg Config) (*Cluster, error) {
 	if err := cfg.normalize(); err != nil {
 		return nil, err
 	}
-	c := &Cluster{cfg: cfg, client: cfg.Client, done: make(chan struct{}), changed: make(chan struct{}, 1), rand: rand.New(cfg.Rand)}
+	c := &Cluster{cfg: cfg, client: cfg.Client, done: make(chan struct{}), changed: make(chan struct{}, 1), urgent: make(chan struct{}, 1), rand: rand.New(cfg.Rand)}
 	if c.client == nil {
 		var err error
 		if c.client, err = Connect(cfg.URL, cfg.Timeout); err != nil {
@@ -184,7 +186,7 @@ func (c *Cluster) Guard(e *cortex.Engine) error {
 	}
 	now := c.cfg.Now()
 	m := &member{engine: e, name: e.Name(), keys: keysOf(c.cfg.Prefix, e.Name()), mode: Alone, since: now, heard: now, asked: now - askedLong}
-	m.join(c.cfg.Interval)
+	m.join(c.cfg.Interval, c.wake)
 	c.members = append(c.members, m)
 	select {
 	case c.changed <- struct{}{}:
@@ -260,11 +262,28 @@ func (c *Cluster) run(ctx context.Context) {
 	defer close(c.done)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	credit, early := earlyMost, false
 	for {
+		urgent := c.urgent
+		if credit < 1 {
+			urgent = nil
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
+			credit, early = min(credit+1, earlyMost), false
+		case <-urgent:
+			// Each guard that sees failures wakes its instance again and again: some exchanges between two intervals when they begin, and
+			// then one an interval.
+			credit, early = credit-1, true
+			if d := c.last + c.cfg.Interval/earlyPart - c.cfg.Now(); d > 0 {
+				select {
+				case <-ctx.Done():
+					return
+				case <-time.After(d):
+				}
+			}
 		}
 		c.mu.Lock()
 		members := slices.Clone(c.members)
@@ -278,14 +297,33 @@ func (c *Cluster) run(ctx context.Context) {
 			timer.Reset(0)
 			continue
 		}
+		c.last = c.cfg.Now()
+		select { // what it was is told now
+		case <-c.urgent:
+		default:
+		}
 		c.exchange(ctx, members)
-		timer.Reset(c.wait())
+		timer.Reset(c.wait(early))
 	}
 }
 
+// wake asks for an exchange before the next interval.
+func (c *Cluster) wake() {
+	select {
+	case c.urgent <- struct{}{}:
+	default:
+	}
+}
+
+// Exchanges between two intervals: as many in a row at most, so close together at the closest.
+const (
+	earlyMost = 10
+	earlyPart = 20
+)
+
 // wait is how long until the next exchange: each instance has its moment in each interval of the server's clock, so that what it counts
 // falls into every slot once.
-func (c *Cluster) wait() time.Duration {
+func (c *Cluster) wait(early bool) time.Duration {
 	d := c.cfg.Interval
 	if !c.known {
 		return d
@@ -296,7 +334,7 @@ func (c *Cluster) wait() time.Duration {
 		in += d
 	}
 	next := d - in
-	if float64(next) < leastCycle*float64(d) {
+	if !early && float64(next) < leastCycle*float64(d) { // a little too soon, it has been already
 		next += d
 	}
 	return next
@@ -393,12 +431,12 @@ func (c *Cluster) after(members []*member) {
 		case m.err != nil || !m.viewed: // not known yet
 			continue
 		}
-		if mode == was && (mode == Fleet || m.told) {
+		if mode == was && (mode == Fleet || m.said) {
 			continue
 		}
 		ev := Event{Target: m.name, Mode: mode, Err: m.err}
 		c.locked(func() {
-			m.mode, m.since, m.told = mode, now, true
+			m.mode, m.since, m.said = mode, now, true
 			ev.Instances = m.status.Seen
 		})
 		if mode == Fleet {

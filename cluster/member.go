@@ -26,8 +26,9 @@ type member struct {
 	heard   time.Duration // last success
 	ever    bool          // there was one
 	err     error         // of the last exchange
-	told    bool          // of the first mode
-	guards  uint64        // as last heard
+	said    bool          // what the first mode is
+	told    told
+	guards  uint64 // as last heard
 
 	acts sync.Mutex // held while the engine is told something
 	left bool       // it is to be told nothing more
@@ -201,16 +202,44 @@ func (m *member) succeeded(c *Cluster, a *answer, sent, now time.Duration) {
 	}
 	if fresh {
 		m.slot, m.guards = a.slot-1, v.Guards
+		if m.told.slot == a.slot-1 && m.told.Epoch == v.Epoch {
+			v.Told = m.told.FleetOutcomes
+		}
 		m.engine.ObserveFleet(v)
 	}
+	m.tell(a)
 	m.engine.GrantBudget(cortex.BudgetGrant{Tokens: a.granted, Pool: a.pool, Guards: m.guards, Span: interval})
 }
 
 // join begins to count. Until it is known how many there are, the guard holds the smallest lease of the retry budget.
-func (m *member) join(interval time.Duration) {
+func (m *member) join(interval time.Duration, wake func()) {
 	m.guards = manyGuards
 	m.engine.TakeReport()
+	m.engine.WatchFleet(wake)
 	m.engine.GrantBudget(cortex.BudgetGrant{Guards: m.guards, Span: interval})
+}
+
+// tell tells the engine what has come to the slot under way since it was told last.
+func (m *member) tell(a *answer) {
+	o := a.sofar
+	if o.Epoch != a.epoch { // of a circuit that has changed since
+		o = cortex.FleetOutcomes{Epoch: a.epoch}
+	}
+	was := told{}
+	if m.told.slot == a.slot && m.told.Epoch == o.Epoch {
+		was = m.told
+	}
+	m.told = told{a.slot, o}
+	o.Success -= min(o.Success, was.Success)
+	o.Failure -= min(o.Failure, was.Failure)
+	o.Patient -= min(o.Patient, was.Patient)
+	m.engine.ObserveOutcomes(o)
+}
+
+// told is what the engine was told of a slot before it ended.
+type told struct {
+	slot uint64
+	cortex.FleetOutcomes
 }
 
 const manyGuards = 1 << 20
@@ -219,5 +248,6 @@ func (m *member) leave() {
 	m.acts.Lock()
 	defer m.acts.Unlock()
 	m.left = true
+	m.engine.WatchFleet(nil)
 	m.engine.LeaveFleet()
 }

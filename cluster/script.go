@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -120,8 +121,9 @@ type answer struct {
 	granted float64       // tokens
 	pool    float64
 	last    slot
-	text    int          // bytes of it
-	window  *exactWindow // mode exact
+	text    int                  // bytes of it
+	window  *exactWindow         // mode exact
+	sofar   cortex.FleetOutcomes // in the slot under way
 }
 
 // An AnswerError tells that an answer is none.
@@ -133,10 +135,10 @@ func (e *AnswerError) Error() string {
 
 func parseAnswer(v any) (a answer, err error) {
 	list, ok := v.([]any)
-	if !ok || len(list) != 10 {
+	if !ok || len(list) != 15 {
 		return a, &AnswerError{fmt.Sprintf("%T of %d values", v, len(list))}
 	}
-	var n [10]int64
+	var n [15]int64
 	for i, x := range list {
 		if i == 5 || i == 9 {
 			continue
@@ -147,7 +149,7 @@ func parseAnswer(v any) (a answer, err error) {
 	}
 	owner, ok1 := list[5].(string)
 	text, ok2 := list[9].(string)
-	if !ok1 || !ok2 || len(text) > 1<<16 || n[0] < 0 || n[1] < 0 || n[2] < 0 || n[4] < 0 || n[7] < 0 || n[8] < 0 || n[6] > int64(time.Hour/time.Millisecond) {
+	if !ok1 || !ok2 || len(text) > 1<<16 || n[0] < 0 || n[1] < 0 || n[2] < 0 || n[4] < 0 || min(n[7], n[8], n[10], n[11], n[12], n[13], n[14]) < 0 || n[6] > int64(time.Hour/time.Millisecond) {
 		return a, &AnswerError{"values"}
 	}
 	if len(owner) > 64 {
@@ -155,6 +157,9 @@ func parseAnswer(v any) (a answer, err error) {
 	}
 	a = answer{now: time.Duration(n[0]) * time.Millisecond, slot: uint64(n[1]), junk: int(min(n[2], 1e6)), mine: n[3] == 1, epoch: uint64(n[4]),
 		owner: owner, lease: time.Duration(max(0, n[6])) * time.Millisecond, granted: float64(n[7]) / 1000, pool: float64(n[8]) / 1000, text: len(text)}
+	if so := [...]int64{n[11], n[12], n[13], n[14]}; slices.Max(so[:]) <= mostEach {
+		a.sofar = cortex.FleetOutcomes{Epoch: uint64(n[10]), Open: uint64(so[0]), Success: uint64(so[1]), Failure: uint64(so[2]), Patient: uint64(so[3])}
+	}
 	if text != "" {
 		a.last = parseSlot(text)
 		a.junk += a.last.junk

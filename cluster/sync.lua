@@ -159,4 +159,8 @@ tokens = tokens - grant
 redis.call('HSET', budget, 'tokens', whole(tokens), 'at', whole(at))
 redis.call('PEXPIRE', budget, 600000)
 
-return { now, slot, junk, mine, newest, owner, lease, grant, math.floor(tokens), sum }
+-- What the slot under way has so far, for the circuit.
+local so = redis.call('HMGET', counts, 'e', 'o', 's', 'f', 'p')
+for i = 1, 5 do so[i] = number(so[i]) end
+
+return { now, slot, junk, mine, newest, owner, lease, grant, math.floor(tokens), sum, so[1], so[2], so[3], so[4], so[5] }

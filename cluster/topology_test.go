@@ -19,6 +19,7 @@ import (
 // A master, a replica and three sentinels, of this test's own. The master dies: the sentinels choose the replica, which knows no script; the
 // instances find it, the circuit that is open stays so, and one probe at a time is still all there is.
 func TestSentinelFailover(t *testing.T) {
+	t.Parallel()
 	master := startRedis(t)
 	replica := startRedis(t, "--replicaof", "127.0.0.1", fmt.Sprint(master.port))
 	eventually(t, 20*time.Second, "the replica follows", func() bool {
@@ -93,6 +94,7 @@ func startSentinel(t *testing.T, master int) string {
 // Three nodes. Targets are spread over them by their hash tags, one round trip asks all; where a node dies, its targets' guards are alone and the
 // others go on.
 func TestThreeNodes(t *testing.T) {
+	t.Parallel()
 	var nodes []*server
 	var addrs []string
 	create := []string{"--cluster", "create"}
