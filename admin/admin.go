@@ -36,7 +36,9 @@ import (
 	"time"
 
 	"github.com/seed-a29ca62a/cortex"
+	"github.com/seed-a29ca62a/cortex/cluster"
 	"github.com/seed-a29ca62a/cortex/cortexhttp"
+	"github.com/seed-a29ca62a/cortex/decision"
 	"github.com/seed-a29ca62a/cortex/door"
 )
 
@@ -78,6 +80,11 @@ type Target struct {
 	Members func() []Endpoint
 	// Traffic, if set, returns what the target's clients got so far.
 	Traffic func() Traffic
+	// Fleet is how the target fares in its fleet; nil: it decides alone.
+	Fleet *cluster.TargetStatus
+	// Made is set for a target that is in no configuration: it was made when a client asked for it. It has no series in the metrics, whose
+	// number would be the clients' choice.
+	Made bool
 }
 
 // Traffic counts the answers to the calls of one target since it was made.
@@ -161,6 +168,17 @@ type Server struct {
 	// LimitAnswers counts the answers to clients that were over a limit, by status; see [LimitStatuses].
 	LimitAnswers     [len(LimitStatuses)]uint64
 	AccessLogDropped uint64 // lines that the disk did not take in time
+
+	Fleet     *cluster.Status // nil = there is none
+	Decisions *Decisions      // nil = there are none
+}
+
+// Decisions is the decision service.
+type Decisions struct {
+	decision.Stats
+	Targets    int    // that were made
+	Evicted    uint64 // of them, those that made room for others
+	Overflowed uint64 // times that a target had to share one, for there was no room
 }
 
 // LimitStatuses are the statuses by which Server.LimitAnswers counts.

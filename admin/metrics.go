@@ -2,6 +2,7 @@ package admin
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 
 	"github.com/seed-a29ca62a/cortex"
@@ -23,15 +24,19 @@ type reading struct {
 }
 
 func read(targets []Target) []reading {
-	rs := make([]reading, len(targets))
-	for i, t := range targets {
-		rs[i] = reading{Target: t, p: t.Engine.Pressure(), s: t.Engine.Stats()}
+	rs := make([]reading, 0, len(targets))
+	for _, t := range targets {
+		if t.Made {
+			continue
+		}
+		r := reading{Target: t, p: t.Engine.Pressure(), s: t.Engine.Stats()}
 		if t.Traffic != nil {
-			rs[i].traffic = t.Traffic()
+			r.traffic = t.Traffic()
 		}
 		if t.Members != nil {
-			rs[i].members = t.Members()
+			r.members = t.Members()
 		}
+		rs = append(rs, r)
 	}
 	return rs
 }
@@ -166,6 +171,9 @@ func (a *admin) metrics(w http.ResponseWriter, _ *http.Request) {
 	e.begin(prefix+"ready", "gauge", "1 while the daemon takes traffic, 0 while it drains.")
 	e.sample(one(a.Ready()))
 	endpoints(&e, rs)
+	if slices.ContainsFunc(rs, func(r reading) bool { return r.Fleet != nil }) {
+		exposeFleet(&e, rs)
+	}
 	if a.Server != nil {
 		a.Server().expose(&e)
 	}
@@ -238,6 +246,13 @@ func (s Server) expose(e *exposition) {
 	e.begin(prefix+"limit_answers_total", "counter", "Answers to clients that were over a limit, by status.")
 	for i, status := range LimitStatuses {
 		e.sample(float64(s.LimitAnswers[i]), "code", statusLabel(status))
+	}
+	if f := s.Fleet; f != nil {
+		scalar("cluster_round_trips_total", "counter", "Round trips to Redis.", float64(f.Syncs))
+		scalar("cluster_script_reloads_total", "counter", "Times that Redis did not know the script and was sent it.", float64(f.Reloads))
+	}
+	if s.Decisions != nil {
+		s.Decisions.expose(e)
 	}
 }
 

@@ -17,6 +17,8 @@ type serverDetail struct {
 	LimitAnswers     map[string]uint64 `json:"limit_answers"` // by status
 	AccessLogDropped uint64            `json:"access_log_dropped"`
 	AdminRefused     map[string]uint64 `json:"admin_refused"` // requests to this port that were not let in, by cause
+	Cluster          *fleet            `json:"cluster,omitempty"`
+	Decisions        *service          `json:"decisions,omitempty"`
 }
 
 type reloads struct {
@@ -51,6 +53,7 @@ func (a *admin) server(w http.ResponseWriter, r *http.Request) {
 			Cut: byCause(s.Connections.Cut)},
 		Memory: memory{UsedBytes: s.Memory.Used, LimitBytes: s.Memory.Limit}, AccessLogDropped: s.AccessLogDropped,
 		LimitAnswers: make(map[string]uint64, len(LimitStatuses)), AdminRefused: make(map[string]uint64, len(door.Causes)),
+		Cluster: fleetOf(s.Fleet), Decisions: serviceOf(s.Decisions),
 	}
 	if a.Control.Level != nil {
 		d.LogLevel = levelName(a.Control.Level())

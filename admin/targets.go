@@ -28,6 +28,8 @@ type brief struct {
 	Calls     uint64          `json:"calls"`
 	Refused   uint64          `json:"refused"` // of the calls, at the door
 	Members   []member        `json:"members"`
+	Made      bool            `json:"made,omitempty"` // when a client asked for it; it is in no configuration
+	Cluster   string          `json:"cluster,omitempty"`
 }
 
 // member is one address of an endpoint.
@@ -80,6 +82,8 @@ type detail struct {
 	Samples   uint64   `json:"samples"`
 	WindowMS  float64  `json:"window_ms"`
 	Baseline  baseline `json:"baseline"`
+	Made      bool     `json:"made,omitempty"`
+	Cluster   *sharing `json:"cluster,omitempty"` // how it fares in its fleet
 }
 
 type five struct {
@@ -121,7 +125,10 @@ func (a *admin) list(w http.ResponseWriter, _ *http.Request) {
 		p, s := t.Engine.Pressure(), t.Engine.Stats()
 		b := brief{Name: t.Name, Endpoints: t.endpoints(), Profile: t.Engine.Config().Profile, State: p.State, CPS: p.CPS,
 			Floor: p.Floor, Signals: five(p.Signals), Circuit: p.Circuit.String(), Forcing: p.Forcing, InFlight: p.InFlight,
-			Limit: finite(p.Limit), Calls: s.Calls, Members: t.members()}
+			Limit: finite(p.Limit), Calls: s.Calls, Members: t.members(), Made: t.Made}
+		if t.Fleet != nil {
+			b.Cluster = string(t.Fleet.Mode)
+		}
 		for _, reason := range ShadowReasons {
 			b.Refused += s.Rejected(reason)
 		}
@@ -167,6 +174,7 @@ func (t *Target) detail() detail {
 		InFlight: p.InFlight, Limit: finite(p.Limit), Capacity: finite(p.Capacity), Tokens: finite(p.Tokens), Price: finite(p.Price),
 		TimeoutMS: ms(p.Timeout), P99MS: ms(p.P99), Samples: p.Samples, WindowMS: ms(p.Window),
 		Baseline: baseline{Learned: p.Warm, P99MS: ms(p.BaselineP99), SojournMS: ms(p.BaselineSojourn), InFlight: finite(p.BaselineInFlight)},
+		Made:     t.Made, Cluster: sharingOf(t.Fleet),
 	}
 	for _, o := range outcomes {
 		d.Outcomes[o.name] = o.count(s)

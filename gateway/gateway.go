@@ -91,6 +91,9 @@ type Gateway struct {
 
 	lateBodies, longBodies atomic.Uint64 // calls answered 408 and 413
 
+	others *cortex.Registry // engines of targets that are not in the configuration; nil = there are none
+	fleet  *fleet
+
 	state     atomic.Pointer[state]
 	reloading sync.Mutex
 	closed    bool // guarded by reloading
@@ -105,12 +108,22 @@ func New(f *config.File, o Options) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
+	if g.fleet, err = newFleet(f.Cluster, o.Now, g.logger); err != nil {
+		s.discard(nil)
+		return nil, err
+	}
 	if err := g.openAccessLog(f.AccessLog); err != nil {
 		s.discard(nil)
+		g.fleet.close()
 		return nil, err
 	}
 	s.start(nil)
 	g.state.Store(s)
+	g.others = g.newOthers(f)
+	g.share()
+	if g.fleet != nil && g.others != nil {
+		g.fleet.watch(g.share)
+	}
 	return g, nil
 }
 
@@ -160,6 +173,8 @@ func (g *Gateway) Reload(f *config.File) (err error) {
 	g.memory.SetLimit(f.Memory.Limit)
 	g.state.Store(s)
 	s.start(before)
+	g.share()
+	g.fleet.remind(f.Cluster)
 	return nil
 }
 
@@ -176,7 +191,7 @@ var errClosed = errors.New("gateway: it is closed")
 // Targets are the targets of the configuration, in its order.
 func (g *Gateway) Targets() []*Target { return g.state.Load().targets }
 
-// Close ends checks and lookups of endpoints, closes idle connections to them, and writes out the access log. Requests in flight go on.
+// Close ends checks and lookups of endpoints, leaves the fleet, closes idle connections to them, and writes out the access log. Requests in flight go on.
 func (g *Gateway) Close() {
 	g.reloading.Lock()
 	defer g.reloading.Unlock()
@@ -184,6 +199,7 @@ func (g *Gateway) Close() {
 	for _, t := range g.state.Load().targets {
 		t.retire()
 	}
+	g.fleet.close()
 	if l := g.access.Swap(nil); l != nil {
 		l.Close()
 	}
@@ -269,10 +285,14 @@ func inShadow(r *http.Request) bool { return exchangeOf(r.Context()).route.shado
 // adminTargets is the view of the targets for the admin port.
 func (g *Gateway) adminTargets() []admin.Target {
 	targets := g.Targets()
+	_, shared := g.fleet.status()
 	ts := make([]admin.Target, len(targets))
 	for i, t := range targets {
 		ts[i] = admin.Target{Name: t.Name, Engine: t.Engine, Endpoints: t.endpoints(), Members: t.members,
-			Traffic: func() admin.Traffic { return g.trafficOf(t) }}
+			Traffic: func() admin.Traffic { return g.trafficOf(t) }, Fleet: shared[t.Name]}
+	}
+	for e := range g.otherEngines() {
+		ts = append(ts, admin.Target{Name: e.Name(), Engine: e, Made: true, Fleet: shared[e.Name()]})
 	}
 	return ts
 }

@@ -12,11 +12,11 @@ import (
 	"github.com/seed-a29ca62a/cortex/tlsfile"
 )
 
-// secrets are what the ports need of files: certificates, and the admin port's token.
+// secrets are what the ports need of files: certificates, and the tokens of the admin port and of the decision service.
 type secrets struct {
-	log          *slog.Logger
-	front, admin atomic.Pointer[tlsfile.Server] // nil = plain text
-	bearer       atomic.Pointer[string]         // nil = none
+	log                     *slog.Logger
+	front, admin, decisions atomic.Pointer[tlsfile.Server] // nil = plain text
+	bearer, decisionsBearer atomic.Pointer[string]         // nil = none
 }
 
 func newSecrets(f *config.File, log *slog.Logger) (*secrets, error) {
@@ -35,25 +35,31 @@ func (s *secrets) load(f *config.File) (commit func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	var adminTLS *tlsfile.Server
-	var token *string
+	var adminTLS, decisionsTLS *tlsfile.Server
+	var token, decisionsToken *string
 	if f.Admin.Enabled {
 		if adminTLS, err = loadTLS("admin.tls", f.Admin.TLS, front.ALPN(false)); err != nil {
 			return nil, err
 		}
-		if f.Admin.TokenFile != "" {
-			t, err := config.ReadToken(f.Admin.TokenFile)
-			if err != nil {
-				return nil, fmt.Errorf("gateway: admin.token_file: %w", err)
-			}
-			token = &t
+		if token, err = loadToken("admin.token_file", f.Admin.TokenFile); err != nil {
+			return nil, err
+		}
+	}
+	if c := f.Decisions; c != nil {
+		if decisionsTLS, err = loadTLS("decisions.tls", c.TLS, front.ALPN(true)); err != nil {
+			return nil, err
+		}
+		if decisionsToken, err = loadToken("decisions.token_file", c.TokenFile); err != nil {
+			return nil, err
 		}
 	}
 	return func() {
 		s.front.Store(frontTLS)
 		s.admin.Store(adminTLS)
+		s.decisions.Store(decisionsTLS)
 		s.bearer.Store(token)
-		for key, t := range map[string]*tlsfile.Server{"tls": frontTLS, "admin.tls": adminTLS} {
+		s.decisionsBearer.Store(decisionsToken)
+		for key, t := range map[string]*tlsfile.Server{"tls": frontTLS, "admin.tls": adminTLS, "decisions.tls": decisionsTLS} {
 			if t == nil {
 				continue
 			}
@@ -75,14 +81,29 @@ func loadTLS(key string, c *config.TLS, alpn []string) (*tlsfile.Server, error) 
 	return t, nil
 }
 
-// token is the function that tells the admin port of its token, nil where there is none. There is one for as long as the server
+// loadToken reads a token; nil where there is no file for it.
+func loadToken(key, path string) (*string, error) {
+	if path == "" {
+		return nil, nil
+	}
+	t, err := config.ReadToken(path)
+	if err != nil {
+		return nil, fmt.Errorf("gateway: %s: %w", key, err)
+	}
+	return &t, nil
+}
+
+// token is the function that tells the admin port of its token.
+func (s *secrets) token() func() string { return bearer(&s.bearer) }
+
+// bearer is a function that tells a port of its token, nil where there is none. There is one for as long as the server
 // runs, or there is none: see fixed.
-func (s *secrets) token() func() string {
-	if s.bearer.Load() == nil {
+func bearer(p *atomic.Pointer[string]) func() string {
+	if p.Load() == nil {
 		return nil
 	}
 	return func() string {
-		if t := s.bearer.Load(); t != nil {
+		if t := p.Load(); t != nil {
 			return *t
 		}
 		return ""

@@ -19,7 +19,7 @@ import (
 	"github.com/seed-a29ca62a/cortex/front"
 )
 
-// A Server is a gateway on its port, with the admin port beside it.
+// A Server is a gateway on its port, with the admin port and that of the decision service beside it.
 //
 //	s, err := gateway.Listen(file, options)
 //	if err != nil { … }
@@ -33,7 +33,8 @@ type Server struct {
 
 	front                *front.Server
 	admin                *http.Server
-	frontPort, adminPort net.Listener // adminPort is nil where there is no admin port
+	frontPort, adminPort net.Listener // nil where there is none of the kind
+	decisions            *decisions   // nil where there is none
 	secrets              *secrets
 	cut                  context.CancelFunc
 	draining             atomic.Bool
@@ -48,29 +49,47 @@ type Server struct {
 // Listen makes the gateway of a configuration and opens its ports. The error names the port that could not be opened or what
 // of the configuration cannot be used. Run or Close the server.
 func Listen(f *config.File, o Options) (*Server, error) {
-	frontPort, err := front.Listen(f.Listen)
-	if err != nil {
-		return nil, fmt.Errorf("gateway: listen: %w", err)
-	}
-	var adminPort net.Listener
-	if f.Admin.Enabled {
-		if adminPort, err = net.Listen("tcp", f.Admin.Listen); err != nil {
-			frontPort.Close()
-			return nil, fmt.Errorf("gateway: admin.listen: %w", err)
+	var ports []net.Listener
+	open := func(key string, listen func() (net.Listener, error)) (net.Listener, error) {
+		l, err := listen()
+		if err != nil {
+			return nil, fmt.Errorf("gateway: %s: %w", key, err)
 		}
+		ports = append(ports, l)
+		return l, nil
 	}
-	s, err := newServer(f, o, frontPort, adminPort)
+	s, err := func() (s *Server, err error) {
+		var frontPort, adminPort, decisionsPort net.Listener
+		if len(f.Targets) > 0 {
+			if frontPort, err = open("listen", func() (net.Listener, error) { return front.Listen(f.Listen) }); err != nil {
+				return nil, err
+			}
+		}
+		if f.Admin.Enabled {
+			if adminPort, err = open("admin.listen", func() (net.Listener, error) { return net.Listen("tcp", f.Admin.Listen) }); err != nil {
+				return nil, err
+			}
+		}
+		if f.Decisions != nil {
+			if decisionsPort, err = open("decisions.listen", func() (net.Listener, error) { return net.Listen("tcp", f.Decisions.Listen) }); err != nil {
+				return nil, err
+			}
+		}
+		if s, err = newServer(f, o, frontPort, adminPort); err == nil && decisionsPort != nil {
+			s.decisions = newDecisions(s, f.Decisions, decisionsPort)
+		}
+		return s, err
+	}()
 	if err != nil {
-		frontPort.Close()
-		if adminPort != nil {
-			adminPort.Close()
+		for _, l := range ports {
+			l.Close()
 		}
 		return nil, err
 	}
 	return s, nil
 }
 
-// newServer makes a server on ports that are open.
+// newServer makes a server on ports that are open, as yet without the decision service.
 func newServer(f *config.File, o Options, frontPort, adminPort net.Listener) (*Server, error) {
 	limits, err := limitsOf(f)
 	if err != nil {
@@ -126,15 +145,19 @@ func limitsOf(f *config.File) (front.Limits, error) {
 	l := front.Limits{HTTP2: c.HTTP2, H2C: c.H2C, MaxStreams: c.MaxStreams, MaxConnections: c.MaxConnections,
 		ConnectionsPerClient: c.ConnectionsPerClient, ReadHeaderTimeout: c.ReadHeaderTimeout, IdleTimeout: c.IdleTimeout,
 		WriteTimeout: c.WriteTimeout, MaxHeaderBytes: int(c.MaxHeaderBytes), MaxHeaderFields: c.MaxHeaderFields, MaxURLBytes: int(c.MaxURLBytes)}
+	others := 0
+	if f.Decisions != nil {
+		others = decisionConnections()
+	}
 	if l.MaxConnections > 0 {
-		if err := front.CheckDescriptors(l.MaxConnections, 0); err != nil {
+		if err := front.CheckDescriptors(l.MaxConnections, others); err != nil {
 			return l, fmt.Errorf("gateway: server.max_connections: %w", err)
 		}
 		return l, nil
 	}
 	l.MaxConnections = mostConnections
 	if n, ok := front.DescriptorLimit(); ok {
-		l.MaxConnections = min(l.MaxConnections, front.MaxConnectionsFor(n, 0))
+		l.MaxConnections = min(l.MaxConnections, front.MaxConnectionsFor(n, others))
 	}
 	return l, nil
 }
@@ -176,6 +199,7 @@ func Check(f *config.File) error {
 	if _, failed := newSecrets(f, slog.New(slog.DiscardHandler)); failed != nil {
 		err = errors.Join(err, failed)
 	}
+	err = errors.Join(err, checkCluster(f.Cluster))
 	g := newGateway(f, Options{})
 	s, failed := g.build(f, nil)
 	if failed != nil {
@@ -185,15 +209,26 @@ func Check(f *config.File) error {
 	return err
 }
 
-// Addr is the address that clients reach the gateway at, with the port that the system chose where the configuration had 0.
-func (s *Server) Addr() net.Addr { return s.frontPort.Addr() }
+// Addr is the address that clients reach the gateway at, with the port that the system chose where the configuration had 0; nil where
+// there is the decision service alone.
+func (s *Server) Addr() net.Addr { return addrOf(s.frontPort) }
 
 // AdminAddr is the address of the admin port, nil where it is disabled.
-func (s *Server) AdminAddr() net.Addr {
-	if s.adminPort == nil {
+func (s *Server) AdminAddr() net.Addr { return addrOf(s.adminPort) }
+
+// DecisionsAddr is the address of the decision service, nil where there is none.
+func (s *Server) DecisionsAddr() net.Addr {
+	if s.decisions == nil {
 		return nil
 	}
-	return s.adminPort.Addr()
+	return addrOf(s.decisions.port)
+}
+
+func addrOf(l net.Listener) net.Addr {
+	if l == nil {
+		return nil
+	}
+	return l.Addr()
 }
 
 // Gateway is the gateway that is served.
@@ -208,21 +243,28 @@ func (s *Server) Drain() { s.drainOnce.Do(func() { close(s.drained) }) }
 // Run serves until ctx ends, or Drain, and then stops in an order that loses nothing: it says on the admin port that it is not ready any
 // more but goes on accepting for as long as drain.delay, so that balancers look away, and ends kept connections with their next
 // answer; it stops accepting and lets the requests in flight, upgraded connections too, end within drain.timeout; it cuts what is
-// left; last goes the admin port. The error is nil after an orderly stop, [ErrCut] if something was cut, else why a port failed. Run
+// left; last goes the admin port. The decision service goes as the gateway does. The error is nil after an orderly stop, [ErrCut] if something was cut, else why a port failed. Run
 // may be called once.
 func (s *Server) Run(ctx context.Context) error {
-	failed := make(chan error, 2)
-	go func() { failed <- serve(s.front.Serve, s.frontPort, "gateway") }()
-	ports := 1
-	s.log.Info("listening", "address", s.Addr().String())
-	if s.adminPort != nil {
+	failed := make(chan error, 3)
+	ports := 0
+	begin := func(h func(net.Listener) error, l net.Listener, what, log string) {
 		ports++
+		go func() { failed <- serve(h, l, what) }()
+		s.log.Info(log, "address", l.Addr().String())
+	}
+	if s.frontPort != nil {
+		begin(s.front.Serve, s.frontPort, "gateway", "listening")
+	}
+	if s.adminPort != nil {
 		h := s.admin.Serve
 		if s.admin.TLSConfig != nil {
 			h = func(l net.Listener) error { return s.admin.ServeTLS(l, "", "") }
 		}
-		go func() { failed <- serve(h, s.adminPort, "admin port") }()
-		s.log.Info("admin port", "address", s.AdminAddr().String())
+		begin(h, s.adminPort, "admin port", "admin port")
+	}
+	if d := s.decisions; d != nil {
+		begin(d.serve, d.port, "decisions port", "decisions port")
 	}
 	var err error
 	select {
@@ -271,11 +313,19 @@ func (s *Server) stop(failed <-chan error, ports *int) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), drain.Timeout)
 	defer cancel()
+	asked := make(chan error, 1)
+	go func() {
+		if s.decisions == nil {
+			asked <- nil
+		} else {
+			asked <- s.decisions.shutdown(ctx)
+		}
+	}()
 	err := s.front.Shutdown(ctx)
 	if err == nil {
 		err = s.gateway.upgraded.wait(ctx) // Shutdown knows nothing of them
 	}
-	if err != nil {
+	if err = errors.Join(err, <-asked); err != nil {
 		s.log.Warn("drain timeout: requests are cut off", "timeout", drain.Timeout)
 		return ErrCut
 	}
@@ -290,6 +340,9 @@ func (s *Server) Close() {
 		if c != nil {
 			c.Close()
 		}
+	}
+	if s.decisions != nil {
+		s.decisions.Close()
 	}
 	// After the connections, or clients would be told in an answer that it was they who went. It ends upgraded ones too, which the server
 	// does not know of.
@@ -400,6 +453,10 @@ func (s *Server) status() admin.Server {
 	}
 	if l := g.access.Load(); l != nil {
 		a.AccessLogDropped = l.Stats().Dropped
+	}
+	a.Fleet, _ = g.fleet.status()
+	if s.decisions != nil {
+		a.Decisions = s.decisions.status(g)
 	}
 	return a
 }

@@ -145,11 +145,33 @@ func fixed(now, next *config.File) error {
 		{"admin.listen", now.Admin.Listen == next.Admin.Listen},
 		{"admin.token_file, from none or to none,", (now.Admin.TokenFile == "") == (next.Admin.TokenFile == "")},
 		{"admin.tls", (now.Admin.TLS == nil) == (next.Admin.TLS == nil)},
-		{"admin.tls.client_ca, from none or to none,", clientCA(now) == clientCA(next)},
+		{"admin.tls.client_ca, from none or to none,", asks(now.Admin.TLS) == asks(next.Admin.TLS)},
+		{"targets, from none or to none,", (len(now.Targets) == 0) == (len(next.Targets) == 0)},
+		{"decisions, from none or to none,", (now.Decisions == nil) == (next.Decisions == nil)},
+		{"cluster", reflect.DeepEqual(now.Cluster, next.Cluster)},
 		{"log.format", now.Log.Format == next.Log.Format},
 	} {
 		if !c.same {
 			keys = append(keys, c.key)
+		}
+	}
+	if a, b := now.Decisions, next.Decisions; a != nil && b != nil {
+		for _, c := range []struct {
+			key  string
+			same bool
+		}{
+			{"decisions.listen", a.Listen == b.Listen},
+			{"decisions.token_file, from none or to none,", (a.TokenFile == "") == (b.TokenFile == "")},
+			{"decisions.tls", (a.TLS == nil) == (b.TLS == nil)},
+			{"decisions.tls.client_ca, from none or to none,", asks(a.TLS) == asks(b.TLS)},
+			{"decisions.unknown", a.Create == b.Create},
+			{"decisions.max_targets", a.MaxTargets == b.MaxTargets},
+			{"decisions.max_tokens", a.MaxTokens == b.MaxTokens},
+			{"decisions.max_watches", a.MaxWatches == b.MaxWatches},
+		} {
+			if !c.same {
+				keys = append(keys, c.key)
+			}
 		}
 	}
 	if len(keys) == 0 {
@@ -158,5 +180,5 @@ func fixed(now, next *config.File) error {
 	return fmt.Errorf("gateway: a change of %s %w: the configuration in force stays", strings.Join(keys, ", "), ErrRestart)
 }
 
-// clientCA reports whether the admin port asks for certificates of clients.
-func clientCA(f *config.File) bool { return f.Admin.TLS != nil && f.Admin.TLS.ClientCA != "" }
+// asks reports whether a port asks for certificates of clients.
+func asks(c *config.TLS) bool { return c != nil && c.ClientCA != "" }
