@@ -22,7 +22,7 @@ func newServe() *cobra.Command {
 	var path, upstream, listen, admin string
 	cmd := &cobra.Command{
 		Use:   "serve",
-		Short: "Run the gateway",
+		Short: "Run the gateway, or the decision service",
 		Long: "Runs the gateway in front of the targets of a configuration file, or of one upstream without a file. SIGTERM and Ctrl-C\n" +
 			"drain it: readiness turns 503 first, requests in flight end, then it stops.",
 		Example: "  cortex serve --config cortex.yaml\n" +
@@ -83,12 +83,21 @@ func (f *follower) look() {
 
 func (f *follower) reload() {
 	f.systemd.Reloading()
-	status := "listening on " + f.server.Addr().String()
+	status := listening(f.server)
 	if err := f.server.Reload(); err != nil { // which stands in the log
 		status += "; the last reload failed, the configuration before it is in force"
 	}
 	f.look()
 	f.systemd.Ready(status)
+}
+
+// listening is where clients reach the server.
+func listening(s *gateway.Server) string {
+	a := s.Addr()
+	if a == nil { // the decision service alone
+		a = s.DecisionsAddr()
+	}
+	return "listening on " + a.String()
 }
 
 // run runs the server until ctx ends.
@@ -113,7 +122,7 @@ func (f *follower) run(ctx context.Context, s *gateway.Server) error {
 	}()
 	go f.systemd.Watchdog(ctx, nil)
 	s.OnDrain(func() { f.systemd.Stopping("draining") })
-	f.systemd.Ready("listening on " + s.Addr().String())
+	f.systemd.Ready(listening(s))
 	return s.Run(ctx)
 }
 
