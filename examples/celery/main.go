@@ -1,0 +1,262 @@
+// Command celery runs a Celery worker against an API with a quota, once as workers usually are and once with a guard that it asks before each
+// attempt and each retry, and shows both side by side.
+//
+//	go run ./examples/celery
+//
+// It needs redis-server, and a python3 with celery and redis: apt-get install redis-server python3-celery python3-redis.
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/seed-a29ca62a/cortex"
+	"github.com/seed-a29ca62a/cortex/decision"
+)
+
+const (
+	campaign  = 200
+	passwords = 12
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	plain, guarded, err := both(ctx)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "celery:", err)
+		os.Exit(1)
+	}
+	show(os.Stdout, plain, guarded)
+}
+
+// A result is what the API saw.
+type result struct {
+	delivered, attempts, throttled, broken int
+	took                                   time.Duration   // until the last message was delivered
+	passwords                              []time.Duration // from the queue to the API, sorted
+}
+
+func (r result) otp(q float64) time.Duration {
+	if len(r.passwords) == 0 {
+		return 0
+	}
+	return r.passwords[int(q*float64(len(r.passwords)-1))]
+}
+
+func show(w io.Writer, plain, guarded result) {
+	fmt.Fprintf(w, "%d messages of a campaign and %d one-time passwords; the API takes 25 a second, and nothing from 3 s to 5 s\n\n", campaign, passwords)
+	fmt.Fprintf(w, "%-34s %16s %16s\n", "", "retry in 1 s", "asks CORTEX")
+	row := func(name string, a, b any) { fmt.Fprintf(w, "%-34s %16v %16v\n", name, a, b) }
+	ms := func(d time.Duration) time.Duration { return d.Round(10 * time.Millisecond) }
+	row("delivered", plain.delivered, guarded.delivered)
+	row("attempts at the API", plain.attempts, guarded.attempts)
+	row("  throttled (429)", plain.throttled, guarded.throttled)
+	row("  unavailable (503)", plain.broken, guarded.broken)
+	row("passwords, median time to deliver", ms(plain.otp(0.5)), ms(guarded.otp(0.5)))
+	row("passwords, longest", ms(plain.otp(1)), ms(guarded.otp(1)))
+	row("all delivered after", ms(plain.took), ms(guarded.took))
+}
+
+// both runs the worker without and with the guard, at the same time, each with a Redis and an API of its own.
+func both(ctx context.Context) (plain, guarded result, err error) {
+	python, err := needed()
+	if err != nil {
+		return plain, guarded, err
+	}
+	var errPlain, errGuarded error
+	var wg sync.WaitGroup
+	wg.Go(func() { plain, errPlain = run(ctx, python, false) })
+	wg.Go(func() { guarded, errGuarded = run(ctx, python, true) })
+	wg.Wait()
+	return plain, guarded, errors.Join(errPlain, errGuarded)
+}
+
+var errMissing = errors.New("missing: apt-get install redis-server python3-celery python3-redis")
+
+// needed finds a Python that has what the worker needs.
+func needed() (python string, err error) {
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		return "", errMissing
+	}
+	for _, python := range []string{"python3", "/usr/bin/python3"} {
+		if exec.Command(python, "-c", "import celery, redis").Run() == nil {
+			return python, nil
+		}
+	}
+	return "", errMissing
+}
+
+// run sends everything once.
+func run(ctx context.Context, python string, guarded bool) (r result, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	dir, err := os.MkdirTemp("", "cortex-celery-")
+	if err != nil {
+		return r, err
+	}
+	defer os.RemoveAll(dir)
+	broker, stop, err := redis(ctx, dir)
+	if err != nil {
+		return r, err
+	}
+	defer stop()
+	a := newAPI(campaign + passwords)
+	apiURL, stopAPI, err := serve(&http.Server{Handler: a})
+	if err != nil {
+		return r, err
+	}
+	defer stopAPI()
+	env := append(os.Environ(), "BROKER_URL="+broker, "API_URL="+apiURL+"/v17.0/1/messages", "CORTEX_URL=", "PYTHONDONTWRITEBYTECODE=1")
+	if guarded {
+		registry := cortex.NewRegistry(func(string) cortex.Config { return cortex.Config{} }, 10)
+		guardURL, stopGuard, err := serve(decision.NewServer(decision.New(decision.Config{Others: registry}), nil))
+		if err != nil {
+			return r, err
+		}
+		defer stopGuard()
+		env = append(env, "CORTEX_URL="+guardURL)
+	}
+
+	_, here, _, _ := runtime.Caller(0)
+	tasks := filepath.Dir(here)
+	var log tail
+	start := func(args ...string) (*exec.Cmd, error) {
+		c := exec.CommandContext(ctx, python, args...)
+		c.Dir, c.Env, c.Stdout, c.Stderr = tasks, env, &log, &log
+		c.Cancel = func() error { return c.Process.Signal(syscall.SIGQUIT) } // a cold shutdown
+		c.WaitDelay = 5 * time.Second
+		return c, c.Start()
+	}
+	// A worker for each queue, as one does whose passwords must not wait behind newsletters.
+	ended := make(chan error, 2)
+	workers := 0
+	defer func() {
+		cancel()
+		for range workers {
+			<-ended
+		}
+	}()
+	for queue, processes := range map[string]string{"otp": "2", "campaign": "4"} {
+		w, err := start("-m", "celery", "-A", "tasks", "worker", "--hostname", queue+"@%h", "--queues", queue, "--concurrency", processes,
+			"--loglevel", "error", "--without-gossip", "--without-mingle", "--without-heartbeat")
+		if err != nil {
+			return r, err
+		}
+		workers++
+		go func() { ended <- w.Wait() }()
+	}
+	failed := func(what string, err error) error {
+		return fmt.Errorf("%s: %w\n%s", what, err, log.last(2000))
+	}
+	for _, step := range []struct {
+		args []string
+		done chan struct{}
+	}{{[]string{"warm-up"}, a.ready}, {[]string{fmt.Sprint(campaign), fmt.Sprint(passwords)}, a.all}} {
+		producer := exec.CommandContext(ctx, python, append([]string{"produce.py"}, step.args...)...)
+		producer.Dir, producer.Env = tasks, env
+		if out, err := producer.CombinedOutput(); err != nil {
+			return r, failed("producer", fmt.Errorf("%w: %s", err, out))
+		}
+		select {
+		case <-step.done:
+		case err := <-ended:
+			workers--
+			return r, failed("a worker ended", fmt.Errorf("%v", err))
+		case <-ctx.Done():
+			return r, failed(fmt.Sprintf("%d of %d messages were delivered", a.result().delivered, a.want), ctx.Err())
+		}
+	}
+	return a.result(), nil
+}
+
+// tail keeps what the workers write.
+type tail struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.b.Write(p)
+}
+
+func (t *tail) last(n int) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.b.String()
+	return s[max(0, len(s)-n):]
+}
+
+func (a *api) result() result {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r := result{delivered: len(a.delivered), attempts: a.attempts, throttled: a.throttled, broken: a.broken, took: a.took}
+	for id, d := range a.delivered {
+		if strings.HasPrefix(id, "otp-") {
+			r.passwords = append(r.passwords, d)
+		}
+	}
+	slices.Sort(r.passwords)
+	return r
+}
+
+func serve(s *http.Server) (url string, stop func(), err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); s.Serve(l) }()
+	return "http://" + l.Addr().String(), func() { s.Close(); <-done }, nil
+}
+
+// redis starts a server of its own, which keeps nothing.
+func redis(ctx context.Context, dir string) (url string, stop func(), err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	l.Close()
+	c := exec.CommandContext(ctx, "redis-server", "--port", fmt.Sprint(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", dir)
+	if err := c.Start(); err != nil {
+		return "", nil, err
+	}
+	ended := make(chan struct{})
+	go func() { defer close(ended); c.Wait() }()
+	stop = func() { c.Process.Kill(); <-ended }
+	for {
+		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err == nil {
+			conn.Close()
+			return fmt.Sprintf("redis://127.0.0.1:%d/0", port), stop, nil
+		}
+		select {
+		case <-ended:
+			return "", nil, errors.New("redis-server ended at once")
+		case <-ctx.Done():
+			stop()
+			return "", nil, ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
