@@ -17,8 +17,9 @@ import (
 //   - UNKNOWN, INTERNAL and DATA_LOSS are failures, not retryable;
 //   - all others find fault with the request, or say that its caller left: neutral, not retryable. So does RESOURCE_EXHAUSTED for
 //     a message that is larger than one of the sides takes;
-//   - where a guard below refused the call (its google.rpc.ErrorInfo, or [MetadataReason]), shedding is throttled and retryable,
-//     and an open circuit neutral and not retryable: failing fast is the point of opening.
+//   - where a guard below refused the call (its google.rpc.ErrorInfo, or [MetadataReason]), shedding is retryable, and an open
+//     circuit is not: failing fast is the point of opening. Both are neutral, but that a server sheds itself, which it says in
+//     [MetadataReason], is throttled: the refusal of a guard behind it, which it has passed on, says nothing of its own load.
 //
 // The hint is that of grpc-retry-pushback-ms, else of a google.rpc.RetryInfo. A pushback that is negative or malformed makes what
 // is retryable not so.
@@ -52,6 +53,9 @@ func classOf(st *status.Status, trailer metadata.MD, trusted bool) cortex.Class 
 		switch d.refused {
 		case cortex.ReasonShed:
 			c.Outcome = cortex.Throttled
+			if !d.own { // the server has room; what is behind it has not, and holding calls back here is for the guard in between
+				c.Outcome = cortex.Neutral
+			}
 		case cortex.ReasonCircuitOpen, cortex.ReasonCircuitEmergency:
 			return cortex.Class{Outcome: cortex.Neutral, RetryAfter: max(0, d.wait)}
 		}

@@ -73,6 +73,7 @@ func rejectionStatus(rej *cortex.Rejection, hidden bool) *status.Status {
 // details are what the details of a status and the trailer beside it say to a guard.
 type details struct {
 	refused cortex.Reason // by a guard below; ReasonNone: it is the target's own answer
+	own     bool          // by that at the target's door, and none further below
 	wait    time.Duration // of RetryInfo
 }
 
@@ -80,6 +81,7 @@ func detailsOf(st *status.Status, trailer metadata.MD) details {
 	var d details
 	if name, ok := single(trailer, MetadataReason); ok {
 		d.refused = refusalReason(name)
+		d.own = d.refused != cortex.ReasonNone
 	}
 	if len(st.Proto().GetDetails()) == 0 {
 		return d

@@ -506,3 +506,36 @@ func TestServerSelect(t *testing.T) {
 		}
 	})
 }
+
+// A refusal by a guard further below is no load of the server that passes it on: its client must not hold calls back that have
+// nothing to do with what is refused, let alone critical ones.
+func TestRefusalFromFurtherBelowIsNeutral(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bottom := &service{unary: func(_ context.Context, n int64) (int64, error) { return n, nil }}
+		inner := dial(t, serve(t, bottom, server(t, cortexgrpc.ServerConfig{Engine: engine(t, overloaded)})...))
+		m := &service{unary: func(ctx context.Context, n int64) (int64, error) { return call(ctx, inner, methodDo, n) }}
+		in, out := engine(t, cortex.Config{Name: "middle"}), engine(t, cortex.Config{Name: "above"})
+		cc := client(t, out, serve(t, m, server(t, cortexgrpc.ServerConfig{Engine: in})...))
+		for range 100 {
+			if _, err := call(t.Context(), cc, methodDo, 1); status.Code(err) != codes.ResourceExhausted {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if a, b := in.Stats(), out.Stats(); a.Neutral != 100 || b.Neutral != 100 || out.Pressure().Shed > 0 {
+			t.Errorf("%+v, %+v, %+v", a, b, out.Pressure())
+		}
+	})
+}
+
+// What the server sheds itself is throttling.
+func TestOwnShedIsThrottled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &service{unary: func(_ context.Context, n int64) (int64, error) { return n, nil }}
+		e := engine(t, cortex.Config{Name: "above"})
+		call(t.Context(), client(t, e, serve(t, s, server(t, cortexgrpc.ServerConfig{Engine: engine(t, overloaded)})...)), methodDo, 1)
+		if st := e.Stats(); st.Throttled != 1 {
+			t.Errorf("%+v", st)
+		}
+	})
+}
