@@ -25,7 +25,8 @@ type upload struct {
 	mu      sync.Mutex
 	closed  bool
 	reading bool
-	due     time.Time // when the patience is over
+	idle    chan struct{} // closed when nobody reads any more; nil = nobody waits for that
+	due     time.Time     // when the patience is over
 	read    int64
 	waited  time.Duration // for what was read
 	expired bool          // while the body was read
@@ -120,10 +121,13 @@ func (u *upload) allowed() time.Duration {
 // client that waits in turn to be told to go on. The server closes it once the answer is out.
 func (u *upload) Close() error {
 	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.closed {
+		return nil
+	}
 	u.closed = true
-	u.mu.Unlock()
 	if u.streams {
-		return u.ReadCloser.Close()
+		return u.ReadCloser.Close() // ends a Read under way, too
 	}
 	return nil
 }
@@ -133,6 +137,10 @@ func (u *upload) Read(p []byte) (int, error) {
 	if u.closed {
 		u.mu.Unlock()
 		return 0, http.ErrBodyReadAfterClose
+	}
+	if u.over && u.streams { // the end was read
+		u.mu.Unlock()
+		return 0, io.EOF
 	}
 	if u.over { // the end was read, or the connection may be at the next request
 		u.mu.Unlock()
@@ -146,6 +154,10 @@ func (u *upload) Read(p []byte) (int, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.reading = false
+	if u.idle != nil {
+		close(u.idle)
+		u.idle = nil
+	}
 	if u.rate > 0 {
 		u.waited += time.Since(began)
 	}
@@ -176,9 +188,26 @@ func (u *upload) end() {
 		return
 	}
 	u.mu.Lock()
-	defer u.mu.Unlock()
 	u.extend(time.Now())
 	u.over = true
+	if !u.streams {
+		u.mu.Unlock()
+		return // the server itself waits for a Read that is under way, when the answer is out
+	}
+	// A transport may still be reading, which net/http's server of HTTP/2 does not expect once the handler is over: it panics where
+	// the credit for what was read meets the end of the stream.
+	if !u.closed {
+		u.closed = true
+		u.ReadCloser.Close()
+	}
+	if !u.reading {
+		u.mu.Unlock()
+		return
+	}
+	idle := make(chan struct{})
+	u.idle = idle
+	u.mu.Unlock()
+	<-idle
 }
 
 // late reports whether the client let the time pass. It can be known before Read returns.
