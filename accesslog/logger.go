@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -88,7 +89,8 @@ type Stats struct {
 // file. The logger must be closed.
 func Open(c Config) (*Logger, error) {
 	open := func() (io.WriteCloser, error) {
-		f, err := os.OpenFile(c.Path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o640)
+		// Not to wait in opening a pipe that nobody reads: there it is an error.
+		f, err := os.OpenFile(c.Path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NONBLOCK, 0o640)
 		if err != nil {
 			return nil, fmt.Errorf("accesslog: %w", err)
 		}

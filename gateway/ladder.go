@@ -184,7 +184,10 @@ func (l *ladder) put(key string, h http.Header, body []byte, public bool) {
 	}
 	delete(h, "Content-Length")
 	delete(h, headerRequestID)
-	l.cache.Put(key, &stored{status: http.StatusOK, header: h, body: slices.Clip(body), public: public})
+	if cap(body) > len(body)+len(body)/8 { // what it grew to is not accounted for
+		body = slices.Clone(body)
+	}
+	l.cache.Put(key, &stored{status: http.StatusOK, header: h, body: body, public: public})
 }
 
 // fill sets h to the header of a fallback.

@@ -27,9 +27,16 @@ func (w *world) server(yaml string) (s *Server, stop context.CancelFunc, done <-
 		w.t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(w.t.Context())
-	w.t.Cleanup(s.Close)
 	c := make(chan error, 1)
-	go func() { c <- s.Run(ctx) }()
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		c <- s.Run(ctx)
+	}()
+	w.t.Cleanup(func() {
+		s.Close()
+		<-over // a bubble must not end before what is in it
+	})
 	return s, stop, c
 }
 
