@@ -1,0 +1,43 @@
+package main
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Everything is delivered; with the guard the API sees fewer attempts, and passwords do not wait for newsletters.
+//
+//	CORTEX_SLOW=1 go test -v ./examples/celery
+func TestBoth(t *testing.T) {
+	require := os.Getenv("CORTEX_REQUIRE_SERVICES") == "1"
+	if !require && os.Getenv("CORTEX_SLOW") == "" {
+		t.Skip("takes half a minute: set CORTEX_SLOW=1")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
+	defer cancel()
+	plain, guarded, err := both(ctx)
+	if err == errMissing && !require {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var table strings.Builder
+	show(&table, plain, guarded)
+	t.Logf("\n%s", &table)
+	const messages = campaign + passwords
+	if plain.delivered != messages || guarded.delivered != messages {
+		t.Errorf("%d and %d of %d messages were delivered", plain.delivered, guarded.delivered, messages)
+	}
+	// A message that is throttled once is sent twice; more than that is a storm.
+	if guarded.attempts > 2*messages || guarded.attempts >= plain.attempts {
+		t.Errorf("%d attempts with the guard, %d without, for %d messages", guarded.attempts, plain.attempts, messages)
+	}
+	// Of the five seconds in which passwords come, the API is out of order for two.
+	if guarded.otp(0.5) > 2500*time.Millisecond {
+		t.Errorf("half of the passwords took more than %v", guarded.otp(0.5))
+	}
+}
