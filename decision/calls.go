@@ -40,7 +40,7 @@ func (s *service) Admit(ctx context.Context, r *pb.AdmitRequest) (*pb.AdmitRespo
 	if deadline > 0 && n == 0 {
 		e.ObserveDeadline(deadline)
 	}
-	a := &attempt{engine: e}
+	a := &attempt{target: *r.Target}
 	// Not under the request's context: that ends with the answer, long before the attempt.
 	if a.permit, err = e.AdmitRetry(context.Background(), p, n); err != nil {
 		rej, ok := err.(*cortex.Rejection)
@@ -205,7 +205,7 @@ func (s *service) Decide(_ context.Context, r *pb.DecideRequest) (*pb.DecideResp
 	switch {
 	case r.GetRecorded():
 	case r.Token != nil:
-		if a := s.tokens.find(failed.id); a != nil && a.engine != e {
+		if a := s.tokens.find(failed.id); a != nil && a.target != *r.Target {
 			return nil, invalid("token", "of another target: want the target that the attempt was admitted for")
 		}
 		counted = s.book(failed).Counted

@@ -2,6 +2,8 @@ package decision
 
 import (
 	"fmt"
+	"iter"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -187,6 +189,23 @@ func TestAFailureIsRecordedOnce(t *testing.T) {
 	}
 	if d := w.ask("Decide", `{`+failed+`,"token":"`+token+`"}`); d["counted"] != false || failures() != 2 {
 		t.Errorf("%d failures, by a used token: %v", failures(), d)
+	}
+}
+
+// A reload of the configuration may give a target another engine while attempts are under way.
+func TestATokenOutlivesTheEngineOfItsTarget(t *testing.T) {
+	var now *cortex.Engine
+	w := newWorld(t, func(c *Config) {
+		c.Known = func(string) *cortex.Engine { return now }
+		c.All = func() iter.Seq[*cortex.Engine] { return slices.Values([]*cortex.Engine{now}) }
+	})
+	before, after := w.engine("before"), w.engine("after")
+	now = before
+	token := w.ask("Admit", `{"target":"a","priority":5}`)["token"].(string)
+	now = after
+	d := w.ask("Decide", `{"target":"a","priority":5,"attempt":0,"error":{"http_status":500},"token":"`+token+`"}`)
+	if d["counted"] != true || before.Stats().Failures != 1 || before.Pressure().InFlight != 0 || after.Stats().Retries != 1 {
+		t.Errorf("%v, %+v, %+v", d, before.Stats(), after.Stats())
 	}
 }
 

@@ -143,3 +143,9 @@ func (d direct) serve(method string, body []byte) *httptest.ResponseRecorder {
 	d.ServeHTTP(rec, r)
 	return rec
 }
+
+// open is how many attempts wait for their report.
+func (w *world) open() int {
+	s, _ := StatsOf(w.service)
+	return s.Tokens
+}

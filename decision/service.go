@@ -45,7 +45,7 @@ type service struct {
 	watches  atomic.Int64
 }
 
-func newService(c Config) http.Handler {
+func newService(c Config) *service {
 	if c.MaxTokens <= 0 {
 		c.MaxTokens = DefaultMaxTokens
 	}

@@ -13,7 +13,7 @@ import (
 // An attempt is one that was admitted and has not been reported yet.
 type attempt struct {
 	id      tokenID
-	engine  *cortex.Engine
+	target  string // not the engine: the target may have another one by the time of the report
 	permit  cortex.Permit
 	expires time.Duration
 	at      int // in the heap
@@ -107,13 +107,6 @@ func (t *tokens) expire(now time.Duration) {
 	for _, a := range due[:n] {
 		a.permit.Release()
 	}
-}
-
-// open is how many there are.
-func (t *tokens) open() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.byID)
 }
 
 // byExpiry is a heap.

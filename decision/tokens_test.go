@@ -29,7 +29,7 @@ func TestATokenThatIsNeverReportedExpires(t *testing.T) {
 		w.add(time.Second)
 	}
 	w.add(20*time.Second - 1) // the first of them has a nanosecond left
-	if n := w.service.tokens.open(); n != 10 {
+	if n := w.open(); n != 10 {
 		t.Errorf("%d open", n)
 	}
 	if r := w.ask("Report", `{"token":"`+tokens[0]+`","outcome":"success"}`); r["counted"] != true {
@@ -41,7 +41,7 @@ func TestATokenThatIsNeverReportedExpires(t *testing.T) {
 	}
 	w.add(time.Minute)
 	list := w.ask("List", `{}`)["targets"].([]any)
-	if n := w.service.tokens.open(); n != 0 || list[0].(map[string]any)["in_flight"] != 0.0 {
+	if n := w.open(); n != 0 || list[0].(map[string]any)["in_flight"] != 0.0 {
 		t.Errorf("%d open, %v", n, list)
 	}
 	e, _ := w.service.Others.Engine("a")
@@ -59,12 +59,15 @@ func TestOpenTokensAreBounded(t *testing.T) {
 			t.Errorf("%d: %v", i, a)
 		}
 	}
-	if n := w.engine("a").Pressure().InFlight; n != 5 || w.service.tokens.open() != 5 {
-		t.Errorf("%d in flight, %d open", n, w.service.tokens.open())
+	if n := w.engine("a").Pressure().InFlight; n != 5 || w.open() != 5 {
+		t.Errorf("%d in flight, %d open", n, w.open())
 	}
 	w.add(11 * time.Minute)
 	if a := w.ask("Admit", `{"target":"a","priority":5}`); a["token"] == "" {
 		t.Errorf("there is room again: %v", a)
+	}
+	if s, ok := StatsOf(w.service); !ok || s.Tokens != 1 || s.Expired != 5 || s.Full != 15 || s.Watches != 0 {
+		t.Errorf("%+v", s)
 	}
 }
 
@@ -93,7 +96,7 @@ func TestTokensAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := w.service.tokens.open(); n != 0 || w.engine("a").Stats().Successes != 1600 {
+	if n := w.open(); n != 0 || w.engine("a").Stats().Successes != 1600 {
 		t.Errorf("%d open, %+v", n, w.engine("a").Stats())
 	}
 }
