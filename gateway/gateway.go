@@ -269,6 +269,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // problem answers a request that becomes no call.
 func (g *Gateway) problem(s *state, w http.ResponseWriter, r *http.Request, status int, kind, detail string) {
 	w.Header().Set("Proxy-Status", s.name+"; error="+kind)
+	w.Header().Set(headerRequestID, g.newID())
 	cortexhttp.WriteProblem(w, r, cortexhttp.Problem{Status: status, Detail: detail})
 	g.logRefused(w.Header(), r, status)
 }

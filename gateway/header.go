@@ -242,9 +242,13 @@ func (x *exchange) requestID() string {
 	if v := x.in.Header[headerRequestID]; x.trusted && len(v) == 1 && plainID(v[0]) {
 		return v[0]
 	}
+	return x.gateway.newID()
+}
+
+func (g *Gateway) newID() string {
 	var b [32]byte
-	hex(b[:16], x.gateway.random())
-	hex(b[16:], x.gateway.random())
+	hex(b[:16], g.random())
+	hex(b[16:], g.random())
 	return string(b[:])
 }
 

@@ -106,7 +106,7 @@ func (g *Gateway) logRefused(h http.Header, r *http.Request, status int) {
 	if l == nil {
 		return
 	}
-	l.Log(&accesslog.Entry{Time: time.Now(), Client: r.RemoteAddr, Protocol: r.Proto, Method: r.Method, Host: r.Host, Path: r.URL.Path,
+	l.Log(&accesslog.Entry{Time: time.Now(), RequestID: h.Get(headerRequestID), Client: r.RemoteAddr, Protocol: r.Proto, Method: r.Method, Host: r.Host, Path: r.URL.Path,
 		TraceID: traceID(r.Header), Status: status, BytesOut: problemBytes(h, r), Error: "no call"})
 }
 
