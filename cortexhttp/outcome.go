@@ -18,7 +18,7 @@ import (
 //     an ordinary 503: a target could otherwise keep its circuit closed by that field;
 //   - 408 (the server closed a connection it took for idle; RFC 9110, 15.5.9) and 425 (it will not risk a replay; RFC 8470)
 //     are neutral and retryable;
-//   - other 4xx, 501, 505, 506 and 510 find fault with the request: neutral, not retryable;
+//   - other 4xx, 501, 505, 506, 508 and 510 find fault with the request, or with the way that it took: neutral, not retryable;
 //   - a fallback that a guard below gave ([HeaderFallback]) is no success of the target's, whatever its status below 400 says:
 //     throttled where [HeaderReason] says that the guard shed the call, else neutral. Neither is retryable;
 //   - 504 is a timeout, every other 5xx and what is no status at all (RFC 9110, 15) a failure; retryable.
@@ -63,7 +63,7 @@ func classOf(resp *http.Response, now func() time.Time, trusted bool) cortex.Cla
 		return withRetryAfter(cortex.Class{Outcome: cortex.Neutral, Retryable: true}, resp.Header, now())
 	case s >= 400 && s < 500,
 		s == http.StatusNotImplemented, s == http.StatusHTTPVersionNotSupported,
-		s == http.StatusVariantAlsoNegotiates, s == http.StatusNotExtended:
+		s == http.StatusVariantAlsoNegotiates, s == http.StatusLoopDetected, s == http.StatusNotExtended:
 		return cortex.Class{Outcome: cortex.Neutral}
 	case s == http.StatusGatewayTimeout:
 		return withRetryAfter(cortex.Class{Outcome: cortex.TimedOut, Retryable: true}, resp.Header, now())

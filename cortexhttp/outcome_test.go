@@ -42,7 +42,7 @@ func TestClassOf(t *testing.T) {
 		{500, []string{"Retry-After: 5"}, hinted(failed, 5*time.Second)},
 		{500, []string{"RateLimit-Reset: 5"}, failed}, // full quota is what refuses, not what breaks
 		{503, []string{"RateLimit-Reset: 5"}, hinted(failed, 5*time.Second)},
-		{501, nil, neutral}, {505, nil, neutral}, {506, nil, neutral}, {510, nil, neutral},
+		{501, nil, neutral}, {505, nil, neutral}, {506, nil, neutral}, {508, nil, neutral}, {510, nil, neutral},
 		{0, nil, failed}, {-1, nil, failed}, {99, nil, failed}, {199, nil, failed}, {600, nil, failed}, {1000, nil, failed},
 		// A guard below refuses.
 		{503, []string{"Cortex-Reason: SHED_LOW_PRIORITY", "Retry-After: 2"}, hinted(throttled, 2*time.Second)},
