@@ -24,10 +24,12 @@ const (
 	chunk           = 1000 // targets a message
 )
 
-// snapshot is the pressure of all targets by name, at most 50 ms old: all who watch share it.
+// snapshot is the pressure of all targets by name: all who watch share it. It is at most 50 ms old, or, of very many targets, so old that
+// a twentieth of the time is spent on it.
 type snapshot struct {
 	mu   sync.Mutex
 	at   time.Duration
+	took time.Duration
 	list []*pb.Pressure // nil: none yet; never changed
 }
 
@@ -37,7 +39,7 @@ func (s *service) pressures() []*pb.Pressure {
 	defer p.mu.Unlock()
 	now := s.Now()
 	s.tokens.expire(now)
-	if p.list != nil && now-p.at < snapshotAge {
+	if p.list != nil && now-p.at < max(snapshotAge, 20*p.took) {
 		return p.list
 	}
 	seen := map[string]bool{}
@@ -56,7 +58,7 @@ func (s *service) pressures() []*pb.Pressure {
 		s.Others.All(add)
 	}
 	slices.SortFunc(list, func(a, b *pb.Pressure) int { return strings.Compare(a.Target, b.Target) })
-	p.list, p.at = list, now
+	p.list, p.at, p.took = list, now, s.Now()-now
 	return list
 }
 

@@ -24,9 +24,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/seed-a29ca62a/cortex"
-	"github.com/seed-a29ca62a/cortex/decision"
 )
 
 const (
@@ -126,8 +123,7 @@ func run(ctx context.Context, python string, guarded bool) (r result, err error)
 	defer stopAPI()
 	env := append(os.Environ(), "BROKER_URL="+broker, "API_URL="+apiURL+"/v17.0/1/messages", "CORTEX_URL=", "PYTHONDONTWRITEBYTECODE=1")
 	if guarded {
-		registry := cortex.NewRegistry(func(string) cortex.Config { return cortex.Config{} }, 10)
-		guardURL, stopGuard, err := serve(decision.NewServer(decision.New(decision.Config{Others: registry}), nil))
+		guardURL, stopGuard, err := guard(ctx, dir)
 		if err != nil {
 			return r, err
 		}
@@ -135,8 +131,7 @@ func run(ctx context.Context, python string, guarded bool) (r result, err error)
 		env = append(env, "CORTEX_URL="+guardURL)
 	}
 
-	_, here, _, _ := runtime.Caller(0)
-	tasks := filepath.Dir(here)
+	tasks := here()
 	var log tail
 	start := func(args ...string) (*exec.Cmd, error) {
 		c := exec.CommandContext(ctx, python, args...)
@@ -229,33 +224,73 @@ func serve(s *http.Server) (url string, stop func(), err error) {
 	return "http://" + l.Addr().String(), func() { s.Close(); <-done }, nil
 }
 
+// here is the directory of this example's source.
+func here() string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Dir(file)
+}
+
 // redis starts a server of its own, which keeps nothing.
 func redis(ctx context.Context, dir string) (url string, stop func(), err error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address, port, err := freeAddress()
 	if err != nil {
 		return "", nil, err
 	}
-	port := l.Addr().(*net.TCPAddr).Port
-	l.Close()
-	c := exec.CommandContext(ctx, "redis-server", "--port", fmt.Sprint(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", dir)
-	if err := c.Start(); err != nil {
+	stop, err = process(ctx, address, exec.CommandContext(ctx, "redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "",
+		"--appendonly", "no", "--dir", dir))
+	return "redis://" + address + "/0", stop, err
+}
+
+// guard starts cortex serve, built from this source, with nothing but the port of the decision service.
+func guard(ctx context.Context, dir string) (url string, stop func(), err error) {
+	binary := filepath.Join(dir, "cortex")
+	build := exec.CommandContext(ctx, "go", "build", "-o", binary, "./cmd/cortex")
+	build.Dir = filepath.Join(here(), "..", "..")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", nil, fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	address, _, err := freeAddress()
+	if err != nil {
 		return "", nil, err
+	}
+	file := filepath.Join(dir, "cortex.yaml")
+	if err := os.WriteFile(file, []byte("admin: { enabled: false }\ndecisions: { listen: \""+address+"\" }\n"), 0o600); err != nil {
+		return "", nil, err
+	}
+	stop, err = process(ctx, address, exec.CommandContext(ctx, binary, "serve", "--config", file))
+	return "http://" + address, stop, err
+}
+
+func freeAddress() (address, port string, err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", "", err
+	}
+	defer l.Close()
+	_, port, err = net.SplitHostPort(l.Addr().String())
+	return l.Addr().String(), port, err
+}
+
+// process starts a server and waits until it listens.
+func process(ctx context.Context, address string, c *exec.Cmd) (stop func(), err error) {
+	if err := c.Start(); err != nil {
+		return nil, err
 	}
 	ended := make(chan struct{})
 	go func() { defer close(ended); c.Wait() }()
 	stop = func() { c.Process.Kill(); <-ended }
 	for {
-		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		conn, err := net.Dial("tcp", address)
 		if err == nil {
 			conn.Close()
-			return fmt.Sprintf("redis://127.0.0.1:%d/0", port), stop, nil
+			return stop, nil
 		}
 		select {
 		case <-ended:
-			return "", nil, errors.New("redis-server ended at once")
+			return nil, fmt.Errorf("%s ended at once", filepath.Base(c.Path))
 		case <-ctx.Done():
 			stop()
-			return "", nil, ctx.Err()
+			return nil, ctx.Err()
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
