@@ -291,7 +291,7 @@ func TestFleetOfGatewaysOnRealRedis(t *testing.T) {
 	yaml := func(levels int) string {
 		return anyPorts + "decisions: {listen: '127.0.0.1:0'}\n" +
 			fmt.Sprintf("cluster: {redis: {url: 'redis://127.0.0.1:%d', password_file: %s, timeout: 1s}, interval: 50ms}\n", r.port, password) +
-			fmt.Sprintf("targets: {up: {endpoints: [%s], levels: %d, breaker: {open_for: 100ms, probe_every: 100ms}}}\n", up.URL, levels)
+			fmt.Sprintf("targets: {up: {endpoints: [%s], levels: %d, retry: {max_retries: 0}, breaker: {open_for: 100ms, probe_every: 100ms}}}\n", up.URL, levels)
 	}
 	a, b := startDaemon(t, yaml(10)), startDaemon(t, yaml(10))
 	view := func(d *daemon) map[string]any { return d.adminJSON("/api/v1/targets/up")["cluster"].(map[string]any) }
