@@ -33,7 +33,7 @@ func sharingOf(s *cluster.TargetStatus) *sharing {
 	if s == nil {
 		return nil
 	}
-	v := &sharing{Mode: s.Mode, SinceMS: ms(s.Since), Instances: s.Seen, ViewAgeMS: ms(s.ViewAge), Epoch: s.Epoch, Owner: show(s.Owner), Prober: s.Prober,
+	v := &sharing{Mode: s.Mode, SinceMS: ms(s.Since), Instances: s.Seen, ViewAgeMS: ms(s.ViewAge), Epoch: s.Epoch, Owner: s.Owner, Prober: s.Prober,
 		Leased: finite(s.Lease), Pool: finite(s.Pool), Junk: s.Exchange.Junk, Dropped: s.Exchange.Dropped, Error: s.Error, Exchanges: map[string]uint64{}}
 	for _, r := range exchanges {
 		v.Exchanges[r.name] = r.count(&s.Exchange)
