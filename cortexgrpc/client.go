@@ -167,6 +167,6 @@ func (l *call) unary(a *attempt, req, reply any, cc *grpc.ClientConn, invoker gr
 }
 
 // StatsHandler sees what gRPC does below the interceptors: whether a call was put on a connection at all, how often, and when its
-// answer begins. A nil-safe no-op for calls of others. Without it on the connection, calls that met no connection are retried only where
+// answer begins. It does nothing for the calls of others. Without it on the connection, calls that met no connection are retried only where
 // their method is repeatable, and transparent retries are not counted.
-func (c *Client) StatsHandler() stats.Handler { return statsHandler{} }
+func (c *Client) StatsHandler() stats.Handler { return statsHandler{c} }

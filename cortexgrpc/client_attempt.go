@@ -19,6 +19,8 @@ import (
 // attempt is one attempt at a call.
 type attempt struct {
 	permit cortex.Permit
+	client *Client
+	outer  *attempt        // at the same call, by a client above; nil: none
 	call   context.Context // the caller's
 	method string
 	engine *cortex.Engine
@@ -62,6 +64,9 @@ type verdict struct {
 // start makes the attempt's context and has it cut in time.
 func (a *attempt) start(l *call) {
 	a.given = a.permit.Timeout()
+	if o, _ := l.ctx.Value(attemptKey{}).(*attempt); o != nil && o.method == a.method {
+		a.outer = o
+	}
 	ctx := l.ctx
 	if l.retries > 0 {
 		ctx = cortex.WithRetryMark(ctx, cortex.RetryMark{Attempt: l.attempt, Retries: l.retries})

@@ -75,7 +75,7 @@ func (l *call) admit() (*attempt, error) {
 	if l.made == 0 && l.ctx.Err() != nil {
 		return nil, status.FromContextError(l.ctx.Err()).Err()
 	}
-	a := &attempt{call: l.ctx, method: l.method, engine: l.engine, set: &l.set, rule: l.c.cfg.Outcome}
+	a := &attempt{client: l.c, call: l.ctx, method: l.method, engine: l.engine, set: &l.set, rule: l.c.cfg.Outcome}
 	var err error
 	if a.permit, err = l.engine.AdmitRetry(l.ctx, l.priority, l.attempt); err != nil {
 		return nil, l.refused(err.(*cortex.Rejection))

@@ -290,6 +290,40 @@ func TestNestedLayersDoNotMultiply(t *testing.T) {
 	})
 }
 
+// Each of several clients above one another hears its own of what gRPC does, once.
+func TestStackedClientsCountOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &service{unary: func(_ context.Context, n int64) (int64, error) { return n, nil }}
+		s.stream = func(ss grpc.ServerStream) error { return send(ss, 1) }
+		var opts []grpc.DialOption
+		var engines []*cortex.Engine
+		for range 3 {
+			e := engine(t, cortex.Config{})
+			c, err := cortexgrpc.NewClient(cortexgrpc.ClientConfig{Engine: e})
+			if err != nil {
+				t.Fatal(err)
+			}
+			opts, engines = append(opts, c.DialOptions()...), append(engines, e)
+		}
+		cc := dial(t, append(opts, serve(t, s))...)
+		if _, err := call(t.Context(), cc, methodDo, 1); err != nil {
+			t.Error(err)
+		}
+		st, err := down(t.Context(), cc, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := recvAll(st); !equal(got, 1) || err != nil {
+			t.Errorf("%v, %v", got, err)
+		}
+		for _, e := range engines {
+			if st := e.Stats(); st.Attempts != 2 || st.Successes != 2 || st.Retries != 0 {
+				t.Errorf("%+v", st)
+			}
+		}
+	})
+}
+
 // F65: health and reflection pass under a guard that lets nothing through, on both sides, and are not counted.
 func TestHealthPassesAnOpenCircuit(t *testing.T) {
 	for _, m := range []string{"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch", "/grpc.health.v1.Health/List",

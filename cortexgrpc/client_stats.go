@@ -8,8 +8,18 @@ import (
 
 type attemptKey struct{}
 
-// statsHandler tells attempts what becomes of them on the wire.
-type statsHandler struct{}
+// statsHandler tells the attempts of one client what becomes of them on the wire. A connection may have several clients, one above
+// the other, each with its handler.
+type statsHandler struct{ c *Client }
+
+// of is the attempt that an event is about, nil for none of this client's.
+func (h statsHandler) of(ctx context.Context) *attempt {
+	a, _ := ctx.Value(attemptKey{}).(*attempt)
+	for a != nil && a.client != h.c {
+		a = a.outer
+	}
+	return a
+}
 
 // attemptContext is the context of an attempt.
 type attemptContext struct {
@@ -24,8 +34,8 @@ func (c *attemptContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-func (statsHandler) TagRPC(ctx context.Context, info *stats.RPCTagInfo) context.Context {
-	a, _ := ctx.Value(attemptKey{}).(*attempt)
+func (h statsHandler) TagRPC(ctx context.Context, info *stats.RPCTagInfo) context.Context {
+	a := h.of(ctx)
 	if a == nil {
 		return ctx
 	}
@@ -36,18 +46,18 @@ func (statsHandler) TagRPC(ctx context.Context, info *stats.RPCTagInfo) context.
 	return ctx
 }
 
-func (statsHandler) HandleRPC(ctx context.Context, s stats.RPCStats) {
+func (h statsHandler) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	switch s.(type) {
 	case *stats.OutHeader:
-		if a, _ := ctx.Value(attemptKey{}).(*attempt); a != nil {
+		if a := h.of(ctx); a != nil {
 			a.sent.Add(1)
 		}
 	case *stats.InHeader: // not of an answer that is a trailer alone
-		if a, _ := ctx.Value(attemptKey{}).(*attempt); a != nil {
+		if a := h.of(ctx); a != nil {
 			a.headerCame()
 		}
 	case *stats.InTrailer:
-		if a, _ := ctx.Value(attemptKey{}).(*attempt); a != nil {
+		if a := h.of(ctx); a != nil {
 			a.told.Store(true)
 		}
 	}

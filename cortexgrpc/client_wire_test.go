@@ -190,7 +190,18 @@ func TestNoConnectionIsRetriedWhateverTheMethod(t *testing.T) {
 	if s := e.Stats(); status.Code(err) != codes.Unavailable || s.Attempts != 9 {
 		t.Errorf("without the stats handler: %v: %+v", err, s)
 	}
+	// Two clients, one above the other: the upper one retries, and knows too that nothing was sent.
+	upper := engine(t, cortex.Config{Name: "upper", Backoff: backoff.Config{Base: time.Millisecond}})
+	above, err := cortexgrpc.NewClient(cortexgrpc.ClientConfig{Engine: upper, Repeatable: func(m string) bool { return m == methodGet }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = call(t.Context(), dialReal(t, addr, insecure.NewCredentials(), append(above.DialOptions(), cl.DialOptions()...)...), methodGet, 1)
+	if s := upper.Stats(); status.Code(err) != codes.Unavailable || s.Attempts != 4 || e.Stats().Attempts != 13 {
+		t.Errorf("two clients: %v: %+v, %+v", err, s, e.Stats())
+	}
 	idle(t, e)
+	idle(t, upper)
 }
 
 // F22: no retry mends a certificate that is not accepted.
