@@ -89,3 +89,33 @@ func newObserved(t *testing.T, c Config, now *time.Duration) *Engine {
 	}
 	return e
 }
+
+// What is told in lumps, a batch of reports a second, is no queue: calls that are admitted beside it are not shed for it.
+func TestObservedLumpsShedNothing(t *testing.T) {
+	for _, took := range []time.Duration{20 * time.Millisecond, time.Second, 20 * time.Second} {
+		now := time.Hour
+		e := newObserved(t, Config{}, &now)
+		refused, worst := 0, 0.0
+		for ms := range 60_000 {
+			now += time.Millisecond
+			if ms%10 == 0 { // a call of 5 ms
+				p, err := e.Admit(t.Context(), 0)
+				if err != nil {
+					refused++
+					continue
+				}
+				now += 5 * time.Millisecond
+				p.Record(Success)
+			}
+			if ms%1000 == 999 {
+				for range 1000 {
+					e.Observe(0, 0, Success, took)
+				}
+				worst = max(worst, e.Pressure().CPS)
+			}
+		}
+		if refused > 0 || worst > 0.3 {
+			t.Errorf("reports of %v: %d of 6,000 calls refused, the score was up to %.2f", took, refused, worst)
+		}
+	}
+}
