@@ -468,3 +468,43 @@ func TestStreamHeaderOfAFailedCall(t *testing.T) {
 		}
 	})
 }
+
+// A server that says at once that it has begun may take its time for the first message.
+func TestHeaderEndsTheTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &service{stream: func(ss grpc.ServerStream) error {
+			if err := ss.SendHeader(nil); err != nil {
+				return err
+			}
+			time.Sleep(time.Hour)
+			return send(ss, 1)
+		}}
+		e := engine(t, cortex.Config{Name: "test"})
+		st, err := down(t.Context(), client(t, e, serve(t, s)), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		idle(t, e)
+		if got, err := recvAll(st); !equal(got, 1) || err != nil {
+			t.Errorf("%v, %v", got, err)
+		}
+	})
+}
+
+// After Context there is no retry, as in gRPC: whoever has asked for it holds on to one attempt.
+func TestContextCommitsAStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &service{stream: func(grpc.ServerStream) error { return unavailable() }}
+		st, err := down(t.Context(), client(t, engine(t, cortex.Config{}), serve(t, s)), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st.Context() == nil {
+			t.Error("no context")
+		}
+		if _, err := recvAll(st); status.Code(err) != codes.Unavailable || s.calls.Load() != 1 {
+			t.Errorf("%v, %d attempts", err, s.calls.Load())
+		}
+	})
+}
