@@ -45,6 +45,7 @@ func TestLatency(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range clients {
 			wg.Go(func() {
+				time.Sleep(time.Second / rate * time.Duration(i)) // not all at the same moment
 				tick := time.NewTicker(time.Second * clients / rate)
 				defer tick.Stop()
 				for n := range rate * seconds / clients {

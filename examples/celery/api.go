@@ -15,7 +15,7 @@ type api struct {
 	from, till time.Duration // after the start: out of order
 
 	mu        sync.Mutex
-	began     time.Time // of the campaign; zero: the workers are starting
+	began     time.Time // the first message
 	second    int64
 	used      int
 	warm      map[string]bool
@@ -70,13 +70,16 @@ func (a *api) take(m message) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if m.Kind == "warm-up" {
-		if a.warm[m.ID] = true; len(a.warm) == 2 && a.began.IsZero() {
-			a.began = time.Now()
-			close(a.ready)
+		if there := len(a.warm); there < 2 {
+			if a.warm[m.ID] = true; len(a.warm) == 2 {
+				close(a.ready)
+			}
 		}
 		return http.StatusOK
 	}
-	a.attempts++
+	if a.attempts++; a.attempts == 1 {
+		a.began = now
+	}
 	at := now.Sub(a.began)
 	if at >= a.from && at < a.till {
 		a.broken++
