@@ -102,8 +102,9 @@ func (d *decisions) shutdown(ctx context.Context) error {
 // Close cuts what is there.
 func (d *decisions) Close() error {
 	d.once.Do(func() { close(d.stop) })
-	d.port.Close() // the server knows it only once it serves
-	return d.server.Close()
+	err := d.server.Close()
+	d.port.Close() // which the server knows only once it serves
+	return err
 }
 
 // status is what the admin port shows.

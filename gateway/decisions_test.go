@@ -15,6 +15,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -435,6 +436,57 @@ func TestDecisionServiceDrains(t *testing.T) {
 			t.Error("still there")
 		}
 	})
+}
+
+// A port that is taken is named, and those that were opened before it are free again.
+func TestDecisionsPortThatIsTaken(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	free.Close()
+	yaml := "listen: '127.0.0.1:0'\nadmin: {listen: '" + free.Addr().String() + "'}\ndecisions: {listen: '" + taken.Addr().String() + "'}\n" + nowhere
+	f, err := config.Parse("t.yaml", []byte(yaml+"targets: {up: {endpoints: ['http://127.0.0.1:1']}}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err := Listen(f, Options{}); s != nil || err == nil || !strings.HasPrefix(err.Error(), "gateway: decisions.listen: listen tcp "+taken.Addr().String()) {
+		t.Fatalf("%v %v", s, err)
+	}
+	again, err := net.Listen("tcp", free.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Close()
+}
+
+// Close without a drain ends streams, too, and what the fleet and the service had begun.
+func TestCloseCutsWatches(t *testing.T) {
+	goroutines := runtime.NumGoroutine()
+	d := startDaemon(t, anyPorts+"decisions: {listen: '127.0.0.1:0'}\n"+nowhere)
+	res, err := http.Post("http://"+d.DecisionsAddr().String()+"/cortex.v1.DecisionService/Watch", "application/connect+json",
+		strings.NewReader("\x00\x00\x00\x00\x02{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := d.metric("decision_watches"); n != "1" {
+		t.Errorf("%q watches", n)
+	}
+	d.Close()
+	io.Copy(io.Discard, res.Body)
+	res.Body.Close()
+	d.end()
+	d.Close()
+	for end := time.Now().Add(20 * time.Second); runtime.NumGoroutine() > goroutines; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), goroutines)
+		}
+	}
 }
 
 func TestConnectionsToDecisionsAreBounded(t *testing.T) {
