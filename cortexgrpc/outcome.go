@@ -69,6 +69,20 @@ func classOf(st *status.Status, trailer metadata.MD, trusted bool) cortex.Class 
 	return c
 }
 
+// Classify is a Config.Classify for engines whose [cortex.Do] makes calls of connections without a [Client]: [ClassOf] for errors
+// that have a status, as far as it is known without a trailer, else [cortex.Classify], which also knows errors that carry a class
+// and refusals of guards below.
+func Classify(err error) cortex.Class {
+	c := cortex.Classify(err)
+	if c != (cortex.Class{Outcome: cortex.Failed, Retryable: true}) { // what it makes of errors of which it knows nothing
+		return c
+	}
+	if st, ok := status.FromError(err); ok {
+		return ClassOf(st, nil)
+	}
+	return c
+}
+
 // tooLarge knows grpc-go's texts for a message beyond a limit on its size. It has the code of an exhausted quota, and says
 // nothing of the load.
 func tooLarge(text string) bool {
