@@ -250,25 +250,37 @@ func Parse(name string, data []byte) (*File, error) {
 // default, and the header X-Priority is honoured from the machine itself. An empty listen or admin means the default address. The
 // error is [Errors], whose keys are the flags --upstream, --listen and --admin.
 func Upstream(upstream, listen, admin string) (*File, error) {
+	return Flags(upstream, listen, admin, "")
+}
+
+// Flags is the configuration of a program without a file: that of [Upstream], and the decision service at an address. Either may be empty,
+// and is left out then.
+func Flags(upstream, listen, admin, decisions string) (*File, error) {
 	const name = "upstream"
-	list := &yaml.Node{Kind: yaml.SequenceNode, Content: []*yaml.Node{textNode(upstream)}}
-	root := mapping("targets", mapping(name, mapping("endpoints", list)))
+	root := &yaml.Node{Kind: yaml.MappingNode}
+	add := func(key string, v *yaml.Node) { root.Content = append(root.Content, mapping(key, v).Content...) }
+	if upstream != "" || decisions == "" {
+		list := &yaml.Node{Kind: yaml.SequenceNode, Content: []*yaml.Node{textNode(upstream)}}
+		add("targets", mapping(name, mapping("endpoints", list)))
+		route := mapping("path", textNode("/"))
+		route.Content = append(route.Content, mapping("priority", mapping("header", textNode("X-Priority"))).Content...)
+		add("routes", &yaml.Node{Kind: yaml.SequenceNode, Content: []*yaml.Node{route}})
+	}
 	if listen != "" {
-		root.Content = append(root.Content, mapping("listen", textNode(listen)).Content...)
+		add("listen", textNode(listen))
 	}
-	if admin != "" {
-		root.Content = append(root.Content, mapping("admin", mapping("listen", textNode(admin))).Content...)
+	for _, port := range []struct{ key, address string }{{"admin", admin}, {"decisions", decisions}} {
+		if port.address != "" {
+			add(port.key, mapping("listen", textNode(port.address)))
+		}
 	}
-	route := mapping("path", textNode("/"))
-	route.Content = append(route.Content, mapping("priority", mapping("header", textNode("X-Priority"))).Content...)
-	root.Content = append(root.Content, mapping("routes", &yaml.Node{Kind: yaml.SequenceNode, Content: []*yaml.Node{route}}).Content...)
 
 	d := newDecoder("")
 	f := d.parse(root)
 	if len(d.Problems) == 0 {
 		return f, nil
 	}
-	flags := map[string]string{"listen": "--listen", "admin.listen": "--admin", "targets." + name + ".endpoints[0]": "--upstream"}
+	flags := map[string]string{"listen": "--listen", "admin.listen": "--admin", "decisions.listen": "--decisions", "targets." + name + ".endpoints[0]": "--upstream"}
 	for i, p := range d.Problems {
 		if flag, ok := flags[p.Key]; ok {
 			d.Problems[i].Key = flag

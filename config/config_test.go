@@ -336,6 +336,23 @@ routes: [{path: /, priority: {header: X-Priority}}]`)
 	}
 }
 
+func TestFlagsForDecisions(t *testing.T) {
+	f, err := config.Flags("", "", "", "127.0.0.1:9")
+	if want := parse(t, "decisions: {listen: '127.0.0.1:9'}"); err != nil || !reflect.DeepEqual(f, want) {
+		t.Errorf("%+v, %v, want\n%+v", f, err, want)
+	}
+	f, err = config.Flags("http://127.0.0.1:9000", "127.0.0.1:1", "127.0.0.1:2", "[::1]:3")
+	want := parse(t, "listen: 127.0.0.1:1\nadmin: {listen: '127.0.0.1:2'}\ndecisions: {listen: '[::1]:3'}\n"+
+		"targets: {upstream: {endpoints: [http://127.0.0.1:9000]}}\nroutes: [{path: /, priority: {header: X-Priority}}]")
+	if err != nil || !reflect.DeepEqual(f, want) {
+		t.Errorf("%+v, %v, want\n%+v", f, err, want)
+	}
+	_, err = config.Flags("", "", "", ":9096")
+	if err == nil || err.Error() != "--decisions: :9096: refused beyond loopback without a token_file or tls.client_ca: want one of these, or an address such as 127.0.0.1:9096" {
+		t.Error(err)
+	}
+}
+
 func TestUpstreamProblemsNameTheFlag(t *testing.T) {
 	for _, c := range []struct{ upstream, listen, admin, want string }{
 		{"", "x", "y:z", `--upstream: "": neither http, https nor h2c: want http://host:port, https://host:port or h2c://host:port, perhaps with a path

@@ -44,6 +44,9 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"serve", "--config", good, "--upstream", "http://127.0.0.1:1"}, 2, "exclude"},
 		{[]string{"serve", "--config", good, "--listen", "127.0.0.1:0"}, 2, "--listen"},
 		{[]string{"serve", "--upstream", "nonsense"}, 2, "upstream"},
+		{[]string{"serve", "--config", good, "--decisions", "127.0.0.1:0"}, 2, "--decisions"},
+		{[]string{"serve", "--decisions", "127.0.0.1:0", "--listen", "127.0.0.1:0"}, 2, "--listen"},
+		{[]string{"serve", "--decisions", ":0"}, 2, "--decisions: :0: refused beyond loopback"},
 		{[]string{"nonsense"}, 2, "nonsense"},
 		{[]string{"explain", "--nonsense"}, 2, "nonsense"},
 		{[]string{"explain", "--profile", "x"}, 2, "adaptive or article"},
@@ -211,13 +214,13 @@ func TestValidateEffectiveIsAConfiguration(t *testing.T) {
 func TestServe(t *testing.T) {
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") })) //nolint:errcheck
 	defer up.Close()
-	front, admin := freePort(t), freePort(t)
+	front, admin, decisions := freePort(t), freePort(t), freePort(t)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	done := make(chan int)
 	var errs bytes.Buffer
 	go func() {
-		done <- run(ctx, []string{"serve", "--upstream", up.URL, "--listen", front, "--admin", admin}, io.Discard, &errs)
+		done <- run(ctx, []string{"serve", "--upstream", up.URL, "--listen", front, "--admin", admin, "--decisions", decisions}, io.Discard, &errs)
 	}()
 	get := func(url string) string {
 		for {
@@ -240,6 +243,9 @@ func TestServe(t *testing.T) {
 	}
 	if got := get("http://" + admin + "/api/v1/targets/upstream"); !strings.Contains(got, `"cps"`) {
 		t.Errorf("the admin port answered %q", got)
+	}
+	if got := get("http://" + decisions + "/openapi.json"); !strings.Contains(got, `"openapi"`) {
+		t.Errorf("the decision service answered %q", got)
 	}
 	if got := get("http://" + admin + "/metrics"); !strings.Contains(got, "cortex_guard_") {
 		t.Errorf("the metrics are %q", got)

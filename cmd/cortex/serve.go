@@ -19,17 +19,19 @@ import (
 )
 
 func newServe() *cobra.Command {
-	var path, upstream, listen, admin string
+	var path, upstream, listen, admin, decisions string
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the gateway, or the decision service",
-		Long: "Runs the gateway in front of the targets of a configuration file, or of one upstream without a file. SIGTERM and Ctrl-C\n" +
+		Long: "Runs the gateway in front of the targets of a configuration file, or of one upstream without a file, and the decision service\n" +
+			"for programs that make their calls themselves, beside it or alone. SIGTERM and Ctrl-C\n" +
 			"drain it: readiness turns 503 first, requests in flight end, then it stops.",
 		Example: "  cortex serve --config cortex.yaml\n" +
-			"  cortex serve --upstream http://127.0.0.1:9000 --listen 127.0.0.1:8080 --admin 127.0.0.1:9095",
+			"  cortex serve --upstream http://127.0.0.1:9000 --listen 127.0.0.1:8080 --admin 127.0.0.1:9095\n" +
+			"  cortex serve --decisions 127.0.0.1:9096",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			read := func() (*config.File, error) { return load(cmd, path, upstream, listen, admin) }
+			read := func() (*config.File, error) { return load(cmd, path, upstream, listen, admin, decisions) }
 			follow := newFollower(path)
 			f, err := read()
 			if err != nil {
@@ -52,7 +54,8 @@ func newServe() *cobra.Command {
 	fl.StringVarP(&path, "config", "c", "", "the configuration file")
 	fl.StringVar(&upstream, "upstream", "", "guard this one URL, without a file")
 	fl.StringVar(&listen, "listen", "", "with --upstream: where clients reach the gateway (default 127.0.0.1:8080)")
-	fl.StringVar(&admin, "admin", "", "with --upstream: the admin port (default 127.0.0.1:9095)")
+	fl.StringVar(&admin, "admin", "", "with --upstream or --decisions: the admin port (default 127.0.0.1:9095)")
+	fl.StringVar(&decisions, "decisions", "", "answer for programs that make their calls themselves, here, such as 127.0.0.1:9096, without a file")
 	return cmd
 }
 
@@ -126,21 +129,23 @@ func (f *follower) run(ctx context.Context, s *gateway.Server) error {
 	return s.Run(ctx)
 }
 
-func load(cmd *cobra.Command, path, upstream, listen, admin string) (*config.File, error) {
+func load(cmd *cobra.Command, path, upstream, listen, admin, decisions string) (*config.File, error) {
 	switch {
 	case path != "" && upstream != "":
 		return nil, errors.New("cortex serve: --config and --upstream exclude each other: put the upstream into the file")
 	case path != "":
-		for _, name := range []string{"listen", "admin"} {
+		for _, name := range []string{"listen", "admin", "decisions"} {
 			if cmd.Flags().Changed(name) {
 				return nil, errors.New("cortex serve: --" + name + " goes with --upstream; with --config set it in the file")
 			}
 		}
 		return config.Load(path)
-	case upstream != "":
-		return config.Upstream(upstream, listen, admin)
+	case upstream == "" && cmd.Flags().Changed("listen"):
+		return nil, errors.New("cortex serve: --listen goes with --upstream: there is nothing to listen for")
+	case upstream != "" || decisions != "":
+		return config.Flags(upstream, listen, admin, decisions)
 	}
-	return nil, errors.New("cortex serve: what is to be guarded? Use --config FILE or --upstream URL")
+	return nil, errors.New("cortex serve: what is to be guarded? Use --config FILE, --upstream URL or --decisions HOST:PORT")
 }
 
 func logger(w io.Writer, format string, level slog.Leveler) *slog.Logger {
