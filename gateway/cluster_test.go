@@ -326,6 +326,21 @@ func TestFleetOfGatewaysOnRealRedis(t *testing.T) {
 		return circuit(a) == breaker.Closed && circuit(b) == breaker.Closed
 	})
 
+	// A target that nobody has configured: what a program tells A is known at B.
+	for _, d := range []*daemon{a, b} {
+		if _, v := d.ask("Admit", `{"target":"mails","priority":5}`); v["allowed"] != true {
+			t.Fatalf("%v", v)
+		}
+		d.Gateway().share() // as it does each second
+	}
+	until(t, "the circuit of mails opens at B", func() bool {
+		if status, _ := a.ask("ReportBatch", failures("mails", 100)); status != 200 {
+			t.Fatalf("%d", status)
+		}
+		_, v := b.ask("Admit", `{"target":"mails","priority":5}`)
+		return v["circuit"] == "open"
+	})
+
 	r.kill()
 	until(t, "both know that they are alone", func() bool {
 		for _, d := range []*daemon{a, b} {
