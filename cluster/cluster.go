@@ -37,6 +37,8 @@ const (
 	leaseTerm  = 6 // intervals that the right to probe is kept in the store after it was given or renewed
 	leaseSafe  = 3 // of them in which a guard starts no probe on it any more: those that are under way are told of meanwhile
 	mostWait   = 2 * time.Second
+	idleAfter  = time.Minute // without anything to report, after which a target is exchanged in every eighth interval only
+	idleEvery  = 8
 	askedLong  = time.Minute // where hardly anybody is asked for anything, who was asked last within this may probe
 	leastCycle = 0.25        // of an interval between two exchanges
 )
@@ -186,7 +188,7 @@ func (c *Cluster) Guard(e *cortex.Engine) error {
 	}
 	now := c.cfg.Now()
 	m := &member{engine: e, name: e.Name(), keys: keysOf(c.cfg.Prefix, e.Name()), mode: Alone, since: now, heard: now, asked: now - askedLong}
-	m.join(c.cfg.Interval, c.wake)
+	m.join(now, c.cfg.Interval, c.wake)
 	c.members = append(c.members, m)
 	select {
 	case c.changed <- struct{}{}:
@@ -349,6 +351,9 @@ func (c *Cluster) exchange(ctx context.Context, members []*member) {
 		if start < m.retryAt {
 			// What nobody hears of is not told later as if it were new.
 			c.locked(func() { m.status.Exchange.Skipped++ })
+			continue
+		}
+		if m.idle(&report, start) {
 			continue
 		}
 		m.prepare(c, &report, start)

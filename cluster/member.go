@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,6 +19,8 @@ type member struct {
 	fields  []field
 	calls   []*call
 	asked   time.Duration // for a call, last
+	busy    time.Duration // anything to report, last
+	quiet   int           // intervals without, counted from a number of its own
 	thin    bool          // nobody in the fleet was asked for anything in the last slot
 	held    bool          // the right to probe may be this instance's in the store
 	slot    uint64        // newest that was seen
@@ -40,6 +43,19 @@ type member struct {
 	viewed  bool
 	covered time.Duration // end of what the newest view covers, by our clock
 	status  TargetStatus
+}
+
+// idle reports whether there is nothing to exchange now: nobody has been asked for anything for a while, and nothing is under way.
+func (m *member) idle(r *cortex.FleetReport, now time.Duration) bool {
+	if r.Asked > 0 || r.InFlight > 0 || r.Open > 0 || r.Area > 0 || m.held || r.Success+r.Failure+r.Timeout+r.Throttled > 0 ||
+		slices.ContainsFunc(r.Offered[:], func(n uint64) bool { return n > 0 }) {
+		m.busy = now
+	}
+	if now-m.busy < idleAfter {
+		return false
+	}
+	m.quiet++
+	return m.quiet%idleEvery != 0
 }
 
 // prepare makes the next request.
@@ -212,8 +228,10 @@ func (m *member) succeeded(c *Cluster, a *answer, sent, now time.Duration) {
 }
 
 // join begins to count. Until it is known how many there are, the guard holds the smallest lease of the retry budget.
-func (m *member) join(interval time.Duration, wake func()) {
+func (m *member) join(now, interval time.Duration, wake func()) {
 	m.guards = manyGuards
+	m.quiet = int(now/time.Microsecond) % idleEvery
+	m.busy = now
 	m.engine.TakeReport()
 	m.engine.WatchFleet(wake)
 	m.engine.GrantBudget(cortex.BudgetGrant{Guards: m.guards, Span: interval})
