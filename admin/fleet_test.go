@@ -82,6 +82,21 @@ func TestMetricsOfFleetAndDecisions(t *testing.T) {
 	}
 }
 
+func TestListOfMadeTargetsIsBounded(t *testing.T) {
+	d := newDesk(t, "")
+	for range mostMade + 7 {
+		d.targets = append(d.targets, Target{Name: "made", Engine: d.targets[0].Engine, Made: true})
+	}
+	_, body := get(t, d, "GET", "/api/v1/targets")
+	var list struct {
+		Targets []struct{ Name string }
+		Omitted int
+	}
+	if err := json.Unmarshal([]byte(body), &list); err != nil || len(list.Targets) != mostMade+1 || list.Omitted != 7 {
+		t.Errorf("%v: %d targets, %d omitted", err, len(list.Targets), list.Omitted)
+	}
+}
+
 func TestFleetAndDecisionsInFull(t *testing.T) {
 	d := shared(t)
 	ask := func(path string, to any) {

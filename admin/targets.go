@@ -119,9 +119,19 @@ type baseline struct {
 	InFlight  float64 `json:"in_flight"`
 }
 
+// mostMade bounds the targets in the list that were made when a client asked for them. Each can be asked for by its name.
+const mostMade = 1000
+
 func (a *admin) list(w http.ResponseWriter, _ *http.Request) {
 	bs := []brief{}
+	made, omitted := 0, 0
 	for _, t := range a.Targets() {
+		if t.Made {
+			if made++; made > mostMade {
+				omitted++
+				continue
+			}
+		}
 		p, s := t.Engine.Pressure(), t.Engine.Stats()
 		b := brief{Name: t.Name, Endpoints: t.endpoints(), Profile: t.Engine.Config().Profile, State: p.State, CPS: p.CPS,
 			Floor: p.Floor, Signals: five(p.Signals), Circuit: p.Circuit.String(), Forcing: p.Forcing, InFlight: p.InFlight,
@@ -136,7 +146,8 @@ func (a *admin) list(w http.ResponseWriter, _ *http.Request) {
 	}
 	writeJSON(w, http.StatusOK, struct {
 		Targets []brief `json:"targets"`
-	}{bs})
+		Omitted int     `json:"omitted,omitempty"` // of those that were made
+	}{bs, omitted})
 }
 
 func (a *admin) show(w http.ResponseWriter, r *http.Request) {

@@ -42,6 +42,7 @@ import (
 	"net/netip"
 	"reflect"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -292,7 +293,7 @@ func (g *Gateway) adminTargets() []admin.Target {
 		ts[i] = admin.Target{Name: t.Name, Engine: t.Engine, Endpoints: t.endpoints(), Members: t.members,
 			Traffic: func() admin.Traffic { return g.trafficOf(t) }, Fleet: shared[t.Name]}
 	}
-	for e := range g.otherEngines() {
+	for _, e := range slices.SortedFunc(g.otherEngines(), func(a, b *cortex.Engine) int { return strings.Compare(a.Name(), b.Name()) }) {
 		ts = append(ts, admin.Target{Name: e.Name(), Engine: e, Made: true, Fleet: shared[e.Name()]})
 	}
 	return ts
