@@ -206,6 +206,7 @@ func TestStreamHammer(t *testing.T) {
 		}
 		e := engine(t, cortex.Config{Name: "test", Limit: limitOff})
 		cc := client(t, e, serve(t, s))
+		began := time.Now()
 		var wg sync.WaitGroup
 		var good atomic.Int64
 		for range 200 {
@@ -246,6 +247,10 @@ func TestStreamHammer(t *testing.T) {
 		}
 		wg.Wait()
 		synctest.Wait()
+		// A caller that is told that sending is over stops, and does not close: an attempt made after that waited for ever.
+		if took := time.Since(began); took > 10*time.Minute {
+			t.Errorf("a stream hung for %v", took)
+		}
 		if good.Load() == 0 {
 			t.Error("no stream came to its end")
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -186,9 +187,13 @@ func (s *clientStream) SendMsg(m any) error {
 		a.permit.Resume()
 		a.permit.Pause()
 	}
-	if err == io.EOF && s.final == nil && s.mayReplace(a) {
+	switch {
+	case err == nil:
+		return nil
+	case err == io.EOF && s.final == nil && s.mayReplace(a):
 		return nil // it is kept for the attempt that RecvMsg makes
 	}
+	s.commit() // whoever is told that sending is over sends nothing to another attempt
 	return err
 }
 
@@ -200,13 +205,30 @@ func (s *clientStream) mayReplace(a *streamAttempt) bool {
 	if md, _ := a.stream.Header(); md != nil { // does not wait: the stream is over
 		return false
 	}
+	return s.ended(a) && a.v.class.Retryable && (s.call.repeatable || a.v.untouched) && !s.call.above
+}
+
+// ended waits for what an attempt ended with whose stream is over, and reports whether it is known. gRPC may be about to tell, on another
+// goroutine.
+func (s *clientStream) ended(a *streamAttempt) bool {
 	select {
 	case <-a.done():
-		return a.v.class.Retryable && (s.call.repeatable || a.v.untouched) && !s.call.above
+		return true
 	default:
-		return false
 	}
+	t := time.NewTimer(finishTime)
+	defer t.Stop()
+	select {
+	case <-a.done():
+		return true
+	case <-s.call.ctx.Done():
+	case <-t.C: // an interceptor below that does not pass the call's options on
+	}
+	return false
 }
+
+// finishTime is how long after its end a stream may take to say what it ended with.
+const finishTime = time.Second
 
 func (s *clientStream) CloseSend() error {
 	s.sending.take()
@@ -255,13 +277,9 @@ func (s *clientStream) Header() (metadata.MD, error) {
 			a.begun()
 			return md, err
 		}
-		select { // there is none: the stream is over
-		case <-a.done():
-			if a.err == nil || s.replace(a) != nil {
-				return nil, nil // RecvMsg tells
-			}
-		default:
-			return nil, nil
+		// There is none: the stream is over.
+		if !s.ended(a) || a.err == nil || s.replace(a) != nil {
+			return nil, nil // RecvMsg tells
 		}
 	}
 }
