@@ -58,7 +58,7 @@ func TestRequestsWithTwoLengthsEndTheirConnection(t *testing.T) {
 					if !strings.Contains(text, "HTTP/1") {
 						text = "POST / HTTP/1.1\r\n" + text
 					}
-					go k.say(text)
+					go io.WriteString(k, text)
 					res, _ := k.answer()
 					if res == nil || res.Close != c.close[i] {
 						t.Fatalf("request %d: %+v, want closed %v", i, res, c.close[i])
@@ -75,7 +75,7 @@ func TestPipelinedRequestWithTwoLengths(t *testing.T) {
 	inWorld(t, Limits{}, func(w http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) }, func(w *world) {
 		k := w.dial("192.0.2.1:1")
 		defer k.Close()
-		go k.say("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\nx" +
+		go io.WriteString(k, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\nx"+
 			"POST /two HTTP/1.1\r\nHost: h\r\nContent-Length: 40\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: h\r\n\r\n")
 		if res, _ := k.answer(); res == nil || res.Close {
 			t.Fatalf("the first: %+v", res)

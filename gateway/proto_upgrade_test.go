@@ -126,7 +126,7 @@ func TestUpgradesInAllProtocols(t *testing.T) {
 				c.Close()
 				over(n + 3)
 
-				c, br = open() // the server
+				_, br = open() // the server
 				s.Close()
 				if b, err := io.ReadAll(br); len(b) > 0 {
 					t.Errorf("after the server's end: %q, %v", b, err)
