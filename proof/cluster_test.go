@@ -253,6 +253,11 @@ func TestFleetOfProcesses(t *testing.T) {
 			// Arrivals are drawn: what was offered differs, too.
 			t.Logf("%s: goodput of 16 processes ÷ that of one: %.3f (offered: %.3f)", name, ratio[k], float64(offered[k])/float64(offeredOne[k]))
 		}
+		if try == 1 {
+			none, _ := run(16, false)
+			t.Logf("16 processes that share nothing: %.3f in all, %.3f, %.3f", float64(none[0])/float64(one[0]), float64(none[1])/float64(one[1]),
+				float64(none[2])/float64(one[2]))
+		}
 		if ratio[0] >= 0.95 && min(ratio[1], ratio[2]) >= 0.9 {
 			return
 		}

@@ -1,0 +1,63 @@
+package cluster_test
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/seed-a29ca62a/cortex"
+	"github.com/seed-a29ca62a/cortex/breaker"
+	"github.com/seed-a29ca62a/cortex/cluster"
+)
+
+// A user of Redis who may do what docs/cluster.md lists, and nothing else.
+func TestLeastPrivileges(t *testing.T) {
+	doc, err := os.ReadFile("../docs/cluster.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rules []any
+	for line := range strings.Lines(string(doc)) {
+		if strings.HasPrefix(line, "A user of Redis needs") || strings.HasPrefix(line, "`exact` `+zadd") {
+			for _, m := range regexp.MustCompile("`([^`]*)`").FindAllStringSubmatch(line, -1) {
+				for w := range strings.FieldsSeq(m[1]) {
+					if w[0] == '+' || w[0] == '~' {
+						rules = append(rules, strings.Replace(w, "prefix", "cortex", 1))
+					}
+				}
+			}
+		}
+	}
+	if len(rules) < 10 {
+		t.Fatalf("rules in the document: %v", rules)
+	}
+	s := startRedis(t)
+	if err := s.db.Do(bg, append([]any{"ACL", "SETUSER", "fleet", "on", ">word", "resetkeys", "-@all"}, rules...)...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	for _, mode := range []cluster.Sharing{cluster.Counts, cluster.Exact} {
+		var all []*instance
+		for range 2 {
+			all = append(all, join(t, "redis://fleet:word@"+s.addr(), func(c *cluster.Config, e *cortex.Config) { c.Mode, e.Name = mode, string(mode) }))
+		}
+		together(t, all)
+		open(t, all)
+		eventually(t, 20e9, "the circuits close", func() bool {
+			n := 0
+			for _, i := range all {
+				i.call(cortex.Success)
+				if i.engine.Pressure().Circuit == breaker.Closed {
+					n++
+				}
+			}
+			return n == len(all)
+		})
+		for _, i := range all {
+			if x := i.Status().Targets[0]; x.Exchange.Failed > 0 {
+				t.Errorf("%+v", x)
+			}
+			i.Close()
+		}
+	}
+}
