@@ -260,3 +260,35 @@ func TestStreamHammer(t *testing.T) {
 		}
 	})
 }
+
+// A caller that hardly waits says nothing of the target by its deadline.
+func TestShortDeadlineIsNeutral(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &service{unary: func(context.Context, int64) (int64, error) {
+			time.Sleep(200 * time.Millisecond)
+			return 1, nil
+		}}
+		s.stream = func(ss grpc.ServerStream) error {
+			time.Sleep(200 * time.Millisecond)
+			return send(ss, 1)
+		}
+		e := engine(t, cortex.Config{Name: "test"})
+		cc := client(t, e, serve(t, s))
+		for range 50 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			if _, err := call(ctx, cc, methodGet, 1); status.Code(err) != codes.DeadlineExceeded || !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("%v", err)
+			}
+			cancel()
+			ctx, cancel = context.WithTimeout(t.Context(), time.Millisecond)
+			if st, err := down(ctx, cc, 1); err == nil {
+				recvAll(st)
+			}
+			cancel()
+		}
+		if ok, failed, neutral := counts(e); ok != 0 || failed != 0 || neutral != 100 {
+			t.Errorf("%d, %d, %d", ok, failed, neutral)
+		}
+		idle(t, e)
+	})
+}

@@ -411,6 +411,29 @@ func TestServerSaysWhen(t *testing.T) {
 	}
 }
 
+// A guard below that says not to try again is heard, whatever its spelling.
+func TestServerForbidsRetries(t *testing.T) {
+	for value, attempts := range map[string]int64{"no": 1, "No": 1, "yes": 2, "": 2} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &service{}
+			s.unary = func(ctx context.Context, n int64) (int64, error) {
+				if s.calls.Load() > 1 {
+					return n, nil
+				}
+				grpc.SetTrailer(ctx, metadata.Pairs("cortex-retry", value))
+				return 0, unavailable()
+			}
+			_, err := call(t.Context(), client(t, engine(t, cortex.Config{}), serve(t, s)), methodGet, 1)
+			if n := s.calls.Load(); n != attempts {
+				t.Errorf("%q: %d attempts", value, n)
+			}
+			if e, ok := errors.AsType[*cortex.CallError](err); attempts == 1 && (!ok || e.Reason != cortex.ReasonDoNotRetry) {
+				t.Errorf("%q: %v", value, err)
+			}
+		})
+	}
+}
+
 // What travels with an attempt.
 func TestMetadataOfAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
