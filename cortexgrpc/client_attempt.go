@@ -212,7 +212,8 @@ func (a *attempt) judge(err error) verdict {
 	if _, ok := errors.AsType[*cortex.Rejection](err); ok { // of a guard in an interceptor below
 		return verdict{class: a.set.classify(err)}
 	}
-	v := verdict{forbidden: forbidsRetry(a.trailer)}
+	_, _, never := pushback(a.trailer)
+	v := verdict{forbidden: never || forbidsRetry(a.trailer)}
 	if e, ok := errors.AsType[*cortex.CallError](err); ok && e.Reason != cortex.ReasonRetriedAbove {
 		v.forbidden = true // retries were made there
 	}

@@ -403,6 +403,9 @@ func TestServerSaysWhen(t *testing.T) {
 				if n := s.calls.Load(); n != c.attempts || (err == nil) != (n == 2) {
 					t.Errorf("%d attempts, %v", n, err)
 				}
+				if e, ok := errors.AsType[*cortex.CallError](err); ok && e.Reason != cortex.ReasonDoNotRetry {
+					t.Errorf("%v", err)
+				}
 				if took := time.Since(began); took < c.atLeast || took > max(2*c.atLeast, 2*time.Second) {
 					t.Errorf("after %v", took)
 				}

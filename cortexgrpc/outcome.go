@@ -23,9 +23,15 @@ import (
 //
 // The hint is that of grpc-retry-pushback-ms, else of a google.rpc.RetryInfo. A pushback that is negative or malformed makes what
 // is retryable not so.
-func ClassOf(st *status.Status, trailer metadata.MD) cortex.Class { return classOf(st, trailer, true) }
+func ClassOf(st *status.Status, trailer metadata.MD) cortex.Class {
+	c := classOf(st, trailer, true)
+	if _, _, forbidden := pushback(trailer); forbidden {
+		c.Retryable = false
+	}
+	return c
+}
 
-// classOf is ClassOf; trusted says that a guard below is believed.
+// classOf is ClassOf, but for a pushback that forbids the retry; trusted says that a guard below is believed.
 func classOf(st *status.Status, trailer metadata.MD, trusted bool) cortex.Class {
 	var c cortex.Class
 	switch st.Code() {
@@ -60,12 +66,10 @@ func classOf(st *status.Status, trailer metadata.MD, trusted bool) cortex.Class 
 			return cortex.Class{Outcome: cortex.Neutral, RetryAfter: max(0, d.wait)}
 		}
 	}
-	wait, there, forbidden := pushback(trailer)
-	c.Retryable = !forbidden
-	if !there {
-		wait = max(0, d.wait)
+	var there bool
+	if c.RetryAfter, there, _ = pushback(trailer); !there {
+		c.RetryAfter = max(0, d.wait)
 	}
-	c.RetryAfter = wait
 	return c
 }
 
