@@ -250,8 +250,9 @@ func (x *exchange) attempt() (*http.Response, error) {
 		}
 	}
 	if x.req.Context().Err() != nil {
-		x.release(true) // of it nothing was used
-		return nil, x.fail(OpWrite, nil)
+		e := x.fail(OpWrite, nil) // first: from the pool the connection goes to others
+		x.release(true)           // of it nothing was used
+		return nil, e
 	}
 	n, err := x.c.nc.Write(*x.wire)
 	if err == nil && n < len(*x.wire) {
@@ -309,8 +310,9 @@ func (x *exchange) prepare() error {
 		*x.wire = b
 		x.closeBody()
 		if err != nil {
+			e := x.fail(OpRequest, err) // first: from the pool the connection goes to others
 			x.release(true)
-			return x.fail(OpRequest, err)
+			return e
 		}
 		if x.c.served && time.Since(began) > time.Millisecond && x.c.stale() {
 			x.release(false) // without a word to the hooks: nothing was sent over it
