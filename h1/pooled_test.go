@@ -28,6 +28,7 @@ func TestConnectionGivenBackIsNotLookedAt(t *testing.T) {
 		wg.Go(func() {
 			for i := range 300 {
 				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
 				method, body := "GET", io.Reader(nil)
 				switch i % 3 {
 				case 1:
