@@ -27,8 +27,8 @@ func (e *ConfigError) Error() string { return fmt.Sprintf("%s: %v: want %s", e.F
 const wantURL = "redis://[user:password@]host[:port][/db], rediss://… for TLS, redis+cluster://host:port,host:port,… or rediss+cluster://…, " +
 	"redis+sentinel://[user:password@]host:port,…/master[/db][?sentinel_password=…], or redis+unix:///path"
 
-// Connect makes a client for a URL as [Config].URL has it, as this package needs it: no command is sent twice, none is waited for longer
-// than timeout, and a few connections are enough. go-redis writes a line to the standard error for each connection that fails, through a logger
+// Connect makes a client for a URL as [Config].URL has it, as this package needs it: no command is sent twice, contexts are heeded,
+// none is waited for longer than timeout, or 2 s if that is more, and a few connections are enough. go-redis writes a line to the standard error for each connection that fails, through a logger
 // that is the process's; the first Connect silences it. Who wants to read them calls redis.SetLogger afterwards.
 func Connect(address string, timeout time.Duration) (redis.UniversalClient, error) {
 	o, cluster, err := options(address)
@@ -38,6 +38,8 @@ func Connect(address string, timeout time.Duration) (redis.UniversalClient, erro
 	silence.Do(func() { redis.SetLogger(silent{}) })
 	// A script that was sent may have run, whether or not its answer came: nothing is repeated on the client's own account.
 	o.MaxRetries, o.MaxRedirects = -1, 2
+	// An exchange is bounded by its context; these are for what makes the connection.
+	timeout = max(timeout, connectTimeout)
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = timeout, timeout, timeout, timeout
 	o.DialerRetries = 1
 	o.ContextTimeoutEnabled = true

@@ -33,14 +33,16 @@ const (
 )
 
 const (
-	patience   = 4 // intervals without an exchange, after which a guard is alone; the engine's own
-	leaseTerm  = 6 // intervals that the right to probe is kept in the store after it was given or renewed
-	leaseSafe  = 3 // of them in which a guard starts no probe on it any more: those that are under way are told of meanwhile
-	mostWait   = 2 * time.Second
-	idleAfter  = time.Minute // without anything to report, after which a target is exchanged in every eighth interval only
-	idleEvery  = 8
-	askedLong  = time.Minute // where hardly anybody is asked for anything, who was asked last within this may probe
-	leastCycle = 0.25        // of an interval between two exchanges
+	patience  = 4 // intervals without an exchange, after which a guard is alone; the engine's own
+	leaseTerm = 6 // intervals that the right to probe is kept in the store after it was given or renewed
+	leaseSafe = 3 // of them in which a guard starts no probe on it any more: those that are under way are told of meanwhile
+	mostWait  = 2 * time.Second
+	// connectTimeout is how long an exchange may take that has to make a connection first; no other one waits for it.
+	connectTimeout = 2 * time.Second
+	idleAfter      = time.Minute // without anything to report, after which a target is exchanged in every eighth interval only
+	idleEvery      = 8
+	askedLong      = time.Minute // where hardly anybody is asked for anything, who was asked last within this may probe
+	leastCycle     = 0.25        // of an interval between two exchanges
 )
 
 // A Config says where a fleet meets.
@@ -135,6 +137,9 @@ type Cluster struct {
 	changed  chan struct{} // there is a first guard
 	urgent   chan struct{} // a guard has something to tell that cannot wait
 
+	work sync.WaitGroup
+	late chan reply // of what is made behind
+
 	mu      sync.Mutex
 	closed  bool
 	members []*member
@@ -147,6 +152,7 @@ type Cluster struct {
 	offset time.Duration // of the server's clock to ours
 	known  bool          // offset is
 	last   time.Duration // exchange
+	behind bool          // one is being made behind
 }
 
 // New begins to share. The error is a [*ConfigError]: that Redis cannot be reached is none, see [Cluster.Status]. Close it when done.
@@ -154,7 +160,8 @@ func New(cfg Config) (*Cluster, error) {
 	if err := cfg.normalize(); err != nil {
 		return nil, err
 	}
-	c := &Cluster{cfg: cfg, client: cfg.Client, done: make(chan struct{}), changed: make(chan struct{}, 1), urgent: make(chan struct{}, 1), rand: rand.New(cfg.Rand)}
+	c := &Cluster{cfg: cfg, client: cfg.Client, done: make(chan struct{}), changed: make(chan struct{}, 1), urgent: make(chan struct{}, 1),
+		late: make(chan reply, 1), rand: rand.New(cfg.Rand)}
 	if c.client == nil {
 		var err error
 		if c.client, err = Connect(cfg.URL, cfg.Timeout); err != nil {
@@ -226,6 +233,7 @@ func (c *Cluster) Close() error {
 	c.mu.Unlock()
 	c.cancel()
 	<-c.done
+	c.work.Wait()
 	c.goodbye(members)
 	for _, m := range members {
 		m.leave()
@@ -275,6 +283,16 @@ func (c *Cluster) run(ctx context.Context) {
 			return
 		case <-timer.C:
 			credit, early = min(credit+1, earlyMost), false
+		case r := <-c.late:
+			c.behind = false
+			for _, m := range r.members {
+				m.busyBehind = false
+			}
+			if ctx.Err() == nil {
+				c.settle(r)
+				c.after(r.members)
+			}
+			continue
 		case <-urgent:
 			// Each guard that sees failures wakes its instance again and again: some exchanges between two intervals when they begin, and
 			// then one an interval.
@@ -345,10 +363,11 @@ func (c *Cluster) wait(early bool) time.Duration {
 // exchange makes one round trip for all members that are due.
 func (c *Cluster) exchange(ctx context.Context, members []*member) {
 	start := c.cfg.Now()
-	due := members[:0:0]
+	var due, slow []*member
 	for _, m := range members {
 		report := m.engine.TakeReport()
-		if start < m.retryAt {
+		patient := !m.ever || m.tried > 1
+		if start < m.retryAt || m.busyBehind || patient && c.behind {
 			// What nobody hears of is not told later as if it were new.
 			c.locked(func() { m.status.Exchange.Skipped++ })
 			continue
@@ -357,15 +376,30 @@ func (c *Cluster) exchange(ctx context.Context, members []*member) {
 			continue
 		}
 		m.prepare(c, &report, start)
-		due = append(due, m)
-	}
-	if len(due) > 0 {
-		c.talk(ctx, due)
-		if ctx.Err() != nil {
-			return
+		if patient {
+			slow = append(slow, m)
+		} else {
+			due = append(due, m)
 		}
 	}
+	if len(slow) > 0 {
+		c.behind = true
+		for _, m := range slow {
+			m.busyBehind = true
+		}
+		c.work.Go(func() { c.late <- c.talk(ctx, slow, max(c.cfg.Timeout, connectTimeout)) })
+	}
+	if len(due) > 0 {
+		c.settle(c.talk(ctx, due, c.cfg.Timeout))
+	}
 	c.after(members)
+}
+
+// A reply is what came back of a round trip.
+type reply struct {
+	members        []*member
+	sent, received time.Duration
+	again          bool // a script had to be sent
 }
 
 func (c *Cluster) locked(f func()) {
@@ -374,37 +408,53 @@ func (c *Cluster) locked(f func()) {
 	f()
 }
 
-// talk sends what is prepared and takes in the answers.
-func (c *Cluster) talk(ctx context.Context, due []*member) {
+// talk sends what is prepared. The first exchanges, and those after failures, are made behind the others and may take longer: to find a master, to shake
+// hands and to log in takes more than an exchange.
+func (c *Cluster) talk(ctx context.Context, members []*member, timeout time.Duration) reply {
 	var calls []*call
-	for _, m := range due {
+	for _, m := range members {
 		calls = append(calls, m.calls...)
 	}
-	sent := c.cfg.Now()
-	c.send(ctx, calls, false)
-	received := c.cfg.Now()
+	r := reply{members: members, sent: c.cfg.Now()}
+	c.send(ctx, calls, timeout, false)
+	r.received = c.cfg.Now()
 	if calls = slices.DeleteFunc(calls, func(k *call) bool { return !k.unknown() }); len(calls) > 0 && ctx.Err() == nil {
 		// Those were not run, whatever else is in doubt.
 		c.locked(func() { c.reloads++ })
-		c.send(ctx, calls, true)
+		c.send(ctx, calls, timeout, true)
+		r.again = true
 	}
+	return r
+}
+
+// errLate is why an answer is of no use.
+var errLate = errors.New("the answer of Redis came later than Timeout allows")
+
+// settle takes in what came back.
+func (c *Cluster) settle(r reply) {
 	draw := 0.5 + 0.5*c.rand.Float64()
-	for _, m := range due {
+	now := c.cfg.Now()
+	for _, m := range r.members {
 		a, err := m.answer()
+		if err == nil && r.received-r.sent > c.cfg.Timeout { // there is a connection now: the next is in time, or this is what it takes
+			m.tried = 0
+			err = errLate
+		}
 		if err != nil {
-			m.failed(c, err, c.cfg.Now(), draw)
+			m.failed(c, err, now, draw)
 			continue
 		}
-		if !m.calls[0].again {
-			c.offset, c.known = a.now-(sent+received)/2, true
+		if !r.again {
+			c.offset, c.known = a.now-(r.sent+r.received)/2, true
 		}
-		m.succeeded(c, &a, sent, c.cfg.Now())
+		m.ever = true
+		m.succeeded(c, &a, r.sent, now)
 	}
 }
 
 // send makes one round trip. Where a script is not known it is sent whole.
-func (c *Cluster) send(ctx context.Context, calls []*call, whole bool) {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+func (c *Cluster) send(ctx context.Context, calls []*call, timeout time.Duration, whole bool) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	pipe := c.client.Pipeline()
 	for _, k := range calls {
@@ -431,7 +481,7 @@ func (c *Cluster) after(members []*member) {
 	for _, m := range members {
 		was, mode := m.mode, Fleet
 		switch {
-		case m.err != nil && (now-m.heard > patience*c.cfg.Interval || !m.ever):
+		case m.err != nil && now-m.heard > patience*c.cfg.Interval:
 			mode = Alone
 		case m.err != nil || !m.viewed: // not known yet
 			continue
@@ -469,6 +519,6 @@ func (c *Cluster) goodbye(members []*member) {
 		}
 	}
 	if len(calls) > 0 {
-		c.send(context.Background(), calls, false)
+		c.send(context.Background(), calls, c.cfg.Timeout, false)
 	}
 }

@@ -36,6 +36,8 @@ type member struct {
 	acts sync.Mutex // held while the engine is told something
 	left bool       // it is to be told nothing more
 
+	busyBehind bool // an exchange of its own is being made behind
+
 	// Guarded by the cluster's lock, written by its goroutine.
 	mode    Mode
 	since   time.Duration
@@ -167,7 +169,7 @@ func (m *member) failed(c *Cluster, err error, now time.Duration, draw float64) 
 // succeeded takes in an answer.
 func (m *member) succeeded(c *Cluster, a *answer, sent, now time.Duration) {
 	m.tried, m.err, m.retryAt = 0, nil, 0
-	m.heard, m.ever = now, true
+	m.heard = now
 	interval := c.cfg.Interval
 	until := time.Duration(0)
 	m.held = a.lease > 0

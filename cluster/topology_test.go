@@ -2,6 +2,8 @@ package cluster_test
 
 import (
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -178,4 +180,40 @@ func TestThreeNodes(t *testing.T) {
 	})
 	nodes[0].restart()
 	eventually(t, 30*time.Second, "all targets of all instances are shared again", whole)
+}
+
+// A connection that takes longer to make than an exchange may take is made all the same, and then used.
+func TestSlowHandshake(t *testing.T) {
+	s := startRedis(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				time.Sleep(300 * ms)
+				out, err := net.Dial("tcp", s.addr())
+				if err != nil {
+					in.Close()
+					return
+				}
+				go func() { io.Copy(out, in); out.Close() }()
+				io.Copy(in, out)
+				in.Close()
+			}()
+		}
+	}()
+	i := join(t, "redis://"+l.Addr().String(), func(c *cluster.Config, _ *cortex.Config) { c.Timeout = 100 * ms })
+	eventually(t, 20*time.Second, "it shares", func() bool { return i.Status().Mode == cluster.Fleet })
+	failed := i.Status().Targets[0].Exchange.Failed
+	time.Sleep(500 * ms)
+	if x := i.Status().Targets[0].Exchange; x.Failed > failed+1 || x.OK < 10 {
+		t.Errorf("%+v", x)
+	}
 }
