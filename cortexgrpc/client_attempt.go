@@ -20,8 +20,8 @@ import (
 type attempt struct {
 	permit cortex.Permit
 	client *Client
-	outer  *attempt        // at the same call, by a client above; nil: none
-	call   context.Context // the caller's
+	outer  *attempt // at the same call, by a client above; nil: none
+	call   patience
 	method string
 	engine *cortex.Engine
 	set    *settings
@@ -52,6 +52,30 @@ type attempt struct {
 	last chan struct{} // of a stream: closed when err and v are known
 	err  error
 	v    verdict
+}
+
+// patience is the caller's context, which ends with its deadline at the latest. A server that was told of the deadline ends the stream at it
+// too, and may be heard of a moment before the context's own timer is.
+type patience struct {
+	context.Context
+	over atomic.Bool
+}
+
+func (p *patience) Err() error {
+	err := p.Context.Err()
+	if err == nil && p.over.Load() {
+		return context.DeadlineExceeded
+	}
+	return err
+}
+
+// met takes in the error of an attempt.
+func (p *patience) met(err error) {
+	if d, ok := p.Deadline(); ok {
+		if left := time.Until(d); left <= 0 || left <= timeoutSlack && status.Code(err) == codes.DeadlineExceeded {
+			p.over.Store(true)
+		}
+	}
 }
 
 // verdict is what became of an attempt.
@@ -176,6 +200,9 @@ func (a *attempt) settle(err error) {
 		if r, ok := cortexhttp.ParsePressure(v); ok {
 			a.engine.ObserveRemote(r.Shed)
 		}
+	}
+	if err != nil {
+		a.call.met(err)
 	}
 	switch {
 	case err == nil:

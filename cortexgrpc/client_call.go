@@ -1,6 +1,7 @@
 package cortexgrpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,9 +76,10 @@ func (l *call) admit() (*attempt, error) {
 	if l.made == 0 && l.ctx.Err() != nil {
 		return nil, status.FromContextError(l.ctx.Err()).Err()
 	}
-	a := &attempt{client: l.c, call: l.ctx, method: l.method, engine: l.engine, set: &l.set, rule: l.c.cfg.Outcome}
+	a := &attempt{client: l.c, method: l.method, engine: l.engine, set: &l.set, rule: l.c.cfg.Outcome}
+	a.call.Context = l.ctx
 	var err error
-	if a.permit, err = l.engine.AdmitRetry(l.ctx, l.priority, l.attempt); err != nil {
+	if a.permit, err = l.engine.AdmitRetry(&a.call, l.priority, l.attempt); err != nil {
 		return nil, l.refused(err.(*cortex.Rejection))
 	}
 	l.charged = cortex.Decision{}
@@ -179,8 +181,8 @@ func (l *call) again(a *attempt, whole bool) error {
 	l.attempt += n
 	l.made += n
 	l.lastErr = a.err
-	if l.ctx.Err() != nil {
-		return l.gaveUp()
+	if err := a.call.Err(); err != nil {
+		return l.gaveUp(err)
 	}
 	v := &a.v
 	f := cortex.Failure{Err: a.err, Class: v.class, Priority: l.priority, Attempt: l.attempt, RetriedAbove: l.above,
@@ -195,7 +197,7 @@ func (l *call) again(a *attempt, whole bool) error {
 	}
 	l.charged, l.delay = d, d.Delay
 	if !sleep(l.ctx, d.Delay) {
-		return l.gaveUp()
+		return l.gaveUp(l.ctx.Err())
 	}
 	l.attempt++
 	return nil
@@ -208,10 +210,11 @@ func (l *call) failed(r cortex.Reason, wrap bool) error {
 	return &callError{&cortex.CallError{Target: l.engine.Name(), Attempts: l.made, Reason: r, Err: l.lastErr}}
 }
 
-func (l *call) gaveUp() error {
+// gaveUp is the error of a call whose caller waits no longer, as its context says in ended.
+func (l *call) gaveUp(ended error) error {
 	e := &cortex.CallError{Target: l.engine.Name(), Attempts: l.made, Reason: cortex.ReasonCancelled, Err: l.lastErr,
-		Cause: context.Cause(l.ctx)}
-	if errors.Is(l.ctx.Err(), context.DeadlineExceeded) {
+		Cause: cmp.Or(context.Cause(l.ctx), ended)}
+	if errors.Is(ended, context.DeadlineExceeded) {
 		e.Reason = cortex.ReasonDeadline
 	}
 	return &callError{e}

@@ -287,7 +287,7 @@ func TestShortDeadlineIsNeutral(t *testing.T) {
 			cancel()
 		}
 		if ok, failed, neutral := counts(e); ok != 0 || failed != 0 || neutral != 100 {
-			t.Errorf("%d, %d, %d", ok, failed, neutral)
+			t.Errorf("%d, %d, %d: %+v", ok, failed, neutral, e.Stats())
 		}
 		idle(t, e)
 	})

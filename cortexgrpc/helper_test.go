@@ -157,7 +157,7 @@ func idle(t testing.TB, e *cortex.Engine) {
 	}
 }
 
-func unavailable(kv ...string) error { return status.Error(codes.Unavailable, "try later") }
+func unavailable() error { return status.Error(codes.Unavailable, "try later") }
 
 // limitOff leaves only what counts failures: no circuit.
 var limitOff = limit.Config{Off: limit.Circuit}
