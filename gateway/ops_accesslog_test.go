@@ -210,3 +210,60 @@ func TestAccessLogIsRotated(t *testing.T) {
 		}
 	})
 }
+
+// A reload whose access log could not be opened anew put the configuration in force and said that the one before stays; and one whose
+// configuration could not be used left the log with the file that was moved away.
+func TestReloadReopensTheLogAndIsWhole(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.serve("up.test:80", status(200))
+		dir := filepath.Join(t.TempDir(), "log")
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		path, moved := filepath.Join(dir, "access.log"), filepath.Join(dir, "access.log.1")
+		log := "access_log: {path: " + path + "}\n"
+		good := log + one("", "")
+		other := log + "name: other\n" + one("", "")
+		o := w.operate(good, nil)
+		var heard []error
+		o.s.OnReload(func(err error) { heard = append(heard, err) })
+		c := w.client(stranger)
+		w.get(c, "http://gateway.test:80/1")
+		time.Sleep(time.Second)
+		if err := os.Rename(path, moved); err != nil {
+			t.Fatal(err)
+		}
+		o.set("relaod: {}\n" + good)
+		if err := o.s.Reload(); err == nil || !strings.Contains(err.Error(), "relaod") || strings.Contains(err.Error(), "access_log") {
+			t.Fatalf("reload: %v", err)
+		}
+		w.get(c, "http://gateway.test:80/2")
+		time.Sleep(time.Second)
+		if old, now := logLines(t, moved), logLines(t, path); len(old) != 1 || len(now) != 1 {
+			t.Errorf("%d lines in the old file, %d in the new one", len(old), len(now))
+		}
+
+		if err := os.Rename(dir, dir+".gone"); err != nil {
+			t.Fatal(err)
+		}
+		before := o.s.gateway.state.Load()
+		for _, yaml := range []string{other, "relaod: {}\n" + good} {
+			o.set(yaml)
+			err := o.s.Reload()
+			if err == nil || strings.Count(err.Error(), "access_log") != 1 || strings.Contains(err.Error(), "relaod") != strings.HasPrefix(yaml, "relaod") {
+				t.Errorf("reload without a directory for the log: %v", err)
+			}
+			if o.s.gateway.state.Load() != before {
+				t.Error("half a reload: another configuration is in force")
+			}
+		}
+		if len(heard) != 3 || heard[2] == nil {
+			t.Errorf("OnReload heard %q", heard)
+		}
+		// One that logs elsewhere, or nowhere, does not need the directory.
+		o.reload("name: other\n" + one("", ""))
+		if heard[3] != nil || o.s.gateway.state.Load() == before {
+			t.Errorf("a configuration without a log: %v", heard[3])
+		}
+	})
+}

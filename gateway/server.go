@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,7 +41,8 @@ type Server struct {
 	draining             atomic.Bool
 	drained              chan struct{} // closed when the server is asked to stop by other means than the context of Run
 	drainOnce            sync.Once
-	onDrain              func() // nil = nothing
+	onDrain              func()      // nil = nothing
+	onReload             func(error) // nil = nothing
 
 	reloading sync.Mutex
 	reloads   atomic.Pointer[admin.Reloads]
@@ -351,7 +353,8 @@ func (s *Server) Close() {
 }
 
 // Reload reads the configuration anew, by Options.Load, and puts it in force; see [Gateway.Reload]. Certificates and the admin port's
-// token are read anew too, the file of the access log is opened anew. Where anything cannot be used, everything stays as it is.
+// token are read anew too. Where anything cannot be used, the configuration in force stays as it is, and whole. The file of the access log
+// is opened anew in any case: it was moved away by someone who does not ask what becomes of the configuration.
 func (s *Server) Reload() error {
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
@@ -367,10 +370,24 @@ func (s *Server) Reload() error {
 		s.log.Info("reloaded")
 	}
 	s.reloads.Store(&r)
+	if s.onReload != nil {
+		s.onReload(err)
+	}
 	return err
 }
 
-func (s *Server) reload() (err error) {
+func (s *Server) reload() error {
+	stale := s.gateway.ReopenLog()
+	err := s.reconfigure(stale)
+	if err != nil && err != stale {
+		err = errors.Join(err, stale)
+	}
+	return err
+}
+
+// reconfigure puts what Options.Load reads in force, or nothing of it. stale is why the access log in force could not be opened anew; with
+// a configuration that has another one it does not matter.
+func (s *Server) reconfigure(stale error) (err error) {
 	defer s.gateway.recovered(&err)
 	now := s.gateway.state.Load().file
 	next := now
@@ -390,7 +407,10 @@ func (s *Server) reload() (err error) {
 	if err != nil {
 		return err
 	}
-	if err := s.gateway.Reload(next); err != nil {
+	if stale != nil && reflect.DeepEqual(now.AccessLog, next.AccessLog) {
+		return stale
+	}
+	if err := s.gateway.Reload(next); err != nil { // the last that can fail
 		return err
 	}
 	commit()
@@ -398,7 +418,7 @@ func (s *Server) reload() (err error) {
 	if s.options.Level != nil && now.Log.Level != next.Log.Level { // else what an operator has set stays
 		s.options.Level.Set(next.Log.Level)
 	}
-	return s.gateway.ReopenLog()
+	return nil
 }
 
 // Watched are the files that the configuration in force names, and the time between looks at them whether they have changed; 0 = they are
@@ -413,6 +433,10 @@ func (s *Server) Watched() (every time.Duration, paths []string) {
 
 // OnDrain has a function called when Run begins to stop. It is to be set before Run.
 func (s *Server) OnDrain(f func()) { s.onDrain = f }
+
+// OnReload has a function called at the end of every reload, whoever asked for it, with its error. No other reload begins before it
+// returns. It is to be set before Run.
+func (s *Server) OnReload(f func(error)) { s.onReload = f }
 
 // problems are the lines of an error.
 func problems(err error) []string {

@@ -92,6 +92,25 @@ func (w *Watcher) Watch(interval time.Duration, paths ...string) {
 	}
 }
 
+// Note takes what the files hold now for reported. It is for whoever reads them without having been told that they changed, before it
+// reads: a change back to what was reported last would be none otherwise.
+func (w *Watcher) Note() {
+	w.setting.Lock()
+	defer w.setting.Unlock()
+	w.mu.Lock()
+	files := w.files
+	w.mu.Unlock()
+	seen := make(map[string]state, len(files))
+	for path := range files {
+		seen[path] = read(path)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for path, f := range files {
+		f.known, f.last = seen[path], seen[path]
+	}
+}
+
 // Run looks at the files at the interval until the context ends; a look or a call of changed that is under way is finished. A
 // change is reported when two looks in a row see all files the same, so that neither a half-written file is, nor a certificate
 // before its key; files that go on changing hold the others up for ten looks at most. A file that is gone is not a change; one

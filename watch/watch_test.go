@@ -125,6 +125,30 @@ func TestEditedInPlace(t *testing.T) {
 	})
 }
 
+// Who reads a file untold and notes it hears of the change back to what was reported last, and not of what was read.
+func TestNoted(t *testing.T) {
+	try(t, func(b *bench) {
+		b.write("a", "1")
+		b.watch("a")
+		b.write("a", "2")
+		b.w.Note()
+		b.looks(10)
+		b.want("what was noted")
+		b.write("a", "3")
+		b.w.Note()
+		b.write("a", "2")
+		b.looks(2)
+		b.want("back", "a")
+		b.do(os.Remove(b.path("a")))
+		b.w.Note()
+		b.looks(10)
+		b.want("gone")
+		b.write("a", "2")
+		b.looks(2)
+		b.want("there again", "a")
+	})
+}
+
 // By content: neither the time of a file nor a new file that holds the same is a change, and the same length and time do not hide one.
 func TestContentIsWhatCounts(t *testing.T) {
 	try(t, func(b *bench) {

@@ -40,7 +40,7 @@ func newServe() *cobra.Command {
 			tuneCollector()
 			level := new(slog.LevelVar)
 			level.Set(f.Log.Level)
-			s, err := gateway.Listen(f, gateway.Options{Logger: logger(cmd.ErrOrStderr(), f.Log.Format, level), Level: level, Load: read})
+			s, err := gateway.Listen(f, gateway.Options{Logger: logger(cmd.ErrOrStderr(), f.Log.Format, level), Level: level, Load: follow.reading(read)})
 			if err != nil {
 				return &notSo{err}
 			}
@@ -59,7 +59,8 @@ func newServe() *cobra.Command {
 	return cmd
 }
 
-// A follower has a server read its configuration anew: on SIGHUP, and when the file changes or one that it names.
+// A follower has a server read its configuration anew: on SIGHUP, and when the file changes or one that it names. It follows every
+// reload, those that are asked for on the admin port too.
 type follower struct {
 	path    string // of the configuration; empty = there is none
 	watcher *watch.Watcher
@@ -70,7 +71,7 @@ type follower struct {
 // newFollower is to be called before the file is read, so that what changes after that is a change.
 func newFollower(path string) *follower {
 	f := &follower{path: path, systemd: systemd.FromEnvironment()}
-	f.watcher = watch.New(func([]string) { f.reload() })
+	f.watcher = watch.New(func([]string) { f.server.Reload() }) // an error stands in the log
 	if path != "" {
 		f.watcher.Watch(time.Hour, path) // how often it says itself
 	}
@@ -84,10 +85,25 @@ func (f *follower) look() {
 	}
 }
 
-func (f *follower) reload() {
-	f.systemd.Reloading()
+// reading is a reload's reading of the configuration: what changes after it has begun is a change.
+func (f *follower) reading(read func() (*config.File, error)) func() (*config.File, error) {
+	return func() (*config.File, error) {
+		f.systemd.Reloading()
+		if every, paths := f.server.Watched(); f.path != "" {
+			if every == 0 {
+				every = time.Hour // the file may say that it is to be watched
+			}
+			f.watcher.Watch(every, append(paths, f.path)...)
+			f.watcher.Note()
+		}
+		return read()
+	}
+}
+
+// reloaded is told of the end of a reload.
+func (f *follower) reloaded(err error) {
 	status := listening(f.server)
-	if err := f.server.Reload(); err != nil { // which stands in the log
+	if err != nil { // which stands in the log
 		status += "; the last reload failed, the configuration before it is in force"
 	}
 	f.look()
@@ -108,6 +124,7 @@ func (f *follower) run(ctx context.Context, s *gateway.Server) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	f.server = s
+	s.OnReload(f.reloaded)
 	f.look()
 	go f.watcher.Run(ctx)
 	hangUp := make(chan os.Signal, 1)
@@ -117,7 +134,7 @@ func (f *follower) run(ctx context.Context, s *gateway.Server) error {
 		for {
 			select {
 			case <-hangUp:
-				f.reload()
+				s.Reload() // an error stands in the log
 			case <-ctx.Done():
 				return
 			}

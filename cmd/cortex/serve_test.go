@@ -279,6 +279,59 @@ func TestServeSeesChangesFromTheStart(t *testing.T) {
 	}
 }
 
+// Watching knew nothing of reloads on the admin port: reload.watch, turned on there, watched nothing, and a file that went from A to B and
+// back was taken for A that is in force.
+func TestWatchingKnowsOfReloadsThatOthersAskFor(t *testing.T) {
+	const watched = "reload: {interval: 200ms}"
+	path := filepath.Join(t.TempDir(), "cortex.yaml")
+	write(t, path, answering("one", "reload: {watch: false}"))
+	follow := newFollower(path)
+	read := func() (*config.File, error) { return config.Load(path) }
+	f, err := read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := gateway.Listen(f, gateway.Options{Load: follow.reading(read)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- follow.run(ctx, s) }()
+	d := &daemon{t: t}
+	says := func(text string) func() bool {
+		return func() bool { _, body := d.get(s.Addr().String() + "/"); return body == text }
+	}
+	until(t, "the start", says("one"))
+	reload := func() {
+		r, err := http.NewRequest("POST", "http://"+s.AdminAddr().String()+"/api/v1/reload", strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", "application/json")
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != 200 {
+			t.Fatalf("POST reload: %s", res.Status)
+		}
+	}
+	write(t, path, answering("two", watched))
+	reload()
+	write(t, path, answering("three", watched))
+	until(t, "the first change after watching was turned on", says("three"))
+	write(t, path, answering("four", watched))
+	reload()
+	write(t, path, answering("three", watched))
+	until(t, "the change back", says("three"))
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
 // SIGTERM lets a call under way end; what does not end in time is cut, and the exit code says so.
 func TestServeDrainsOnTerm(t *testing.T) {
 	for _, patient := range []bool{true, false} {
