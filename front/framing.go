@@ -3,6 +3,8 @@ package front
 import (
 	"bytes"
 	"net/http"
+	"net/netip"
+	"strconv"
 	"strings"
 	"sync/atomic"
 )
@@ -74,8 +76,13 @@ func malformed(r *http.Request) string {
 	switch {
 	case !token(r.Method):
 		return "The request's method is no token."
-	case !hostname(r.Host):
+	case r.Host == "" && r.ProtoAtLeast(1, 1), !hostname(r.Host):
 		return "The request's host is none."
+	}
+	for name := range r.Trailer {
+		if name != "" && !token(name) { // of "a,,b" over HTTP/2
+			return "The request's Trailer is no list of names."
+		}
 	}
 	if r.ProtoMajor >= 2 {
 		if v := r.Header["Content-Length"]; len(v) > 1 || len(v) == 1 && strings.Trim(v[0], "0123456789") != "" {
@@ -95,14 +102,53 @@ func token(s string) bool {
 	return s != ""
 }
 
-// hostname is the characters of RFC 3986, 3.2.2, with a port; an empty one is HTTP/1.0's.
+// hostname is host and port as in RFC 3986, 3.2: a name or an IPv6 address in brackets. An empty one is HTTP/1.0's: no URL of http and
+// https is without a host (RFC 9110, 4.2), so that nobody has a reason to send an empty one (RFC 9112, 3.2).
 func hostname(s string) bool {
+	if s == "" {
+		return true
+	}
+	var port string
+	if rest, v6 := strings.CutPrefix(s, "["); v6 {
+		address, after, closed := strings.Cut(rest, "]")
+		if ip, err := netip.ParseAddr(address); !closed || err != nil || !ip.Is6() || !name(strings.ReplaceAll(address, ":", "")) {
+			return false
+		}
+		if after == "" {
+			return true
+		}
+		if port, v6 = strings.CutPrefix(after, ":"); !v6 {
+			return false
+		}
+	} else {
+		var host string
+		if host, port, _ = strings.Cut(s, ":"); host == "" || !name(host) {
+			return false
+		}
+	}
+	if port == "" {
+		return true
+	}
+	_, err := strconv.ParseUint(port, 10, 16)
+	return err == nil
+}
+
+// name is the characters of a host's name, or of an address's zone.
+func name(s string) bool {
 	for i := range len(s) {
-		if c := s[i]; !alphanumeric(c) && strings.IndexByte("-._~!$&'()*+,;=%:[]", c) < 0 {
+		c := s[i]
+		if c == '%' && (i+2 >= len(s) || !hexadecimal(s[i+1]) || !hexadecimal(s[i+2])) {
+			return false
+		}
+		if !alphanumeric(c) && strings.IndexByte("-._~!$&'()*+,;=%", c) < 0 {
 			return false
 		}
 	}
 	return true
+}
+
+func hexadecimal(c byte) bool {
+	return c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'f'
 }
 
 func alphanumeric(c byte) bool {

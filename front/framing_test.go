@@ -110,6 +110,26 @@ func TestMalformedRequests(t *testing.T) {
 	}
 }
 
+// Hosts that are none went to the target, and names of trailers that are none came back as 502.
+func TestHostsAndTrailersThatAreNone(t *testing.T) {
+	for host, good := range map[string]bool{"a": true, "a:": true, "a:80": true, "a.b-c_d~:65535": true, "xn--a": true, "a%41": true, "[::1]": true, "[::1]:80": true,
+		"[fe80::1%25eth0]:80": true, "1.2.3.4:5": true, "a,b": true,
+		"": false, ":": false, ":80": false, "a:b": false, "a:b:c": false, "a:1:2": false, "a:-1": false, "a:+1": false, "a:65536": false, "a:80 ": false, "[::1": false,
+		"[::1]a": false, "[::1]:x": false, "::1": false, "[]": false, "[1.2.3.4]": false, "[a]": false, "a[]": false, "]": false, "[::1%a b]": false, "%": false, "a%4": false,
+		"%zz": false, "a\"b": false, "a@b": false, "\xff": false} {
+		for _, major := range []int{1, 2} {
+			if what := malformed(&http.Request{Method: "GET", Host: host, ProtoMajor: major, ProtoMinor: 2 - major}); (what == "") != good {
+				t.Errorf("HTTP/%d, host %q: %q", major, host, what)
+			}
+		}
+	}
+	for key, good := range map[string]bool{"X-A": true, "": true, "A b": false, ":path": false, "X\xff": false, "a/b": false} {
+		if what := malformed(&http.Request{Method: "GET", Host: "h", ProtoMajor: 2, Trailer: http.Header{"X": nil, key: nil}}); (what == "") != good {
+			t.Errorf("trailer %q: %q", key, what)
+		}
+	}
+}
+
 func BenchmarkLengthLines(b *testing.B) {
 	p := bytes.Repeat([]byte("some text of a body, with a line end now and then\n"), 640)
 	b.SetBytes(int64(len(p)))
