@@ -59,10 +59,10 @@ func TestEightOpenAsSoonAsOne(t *testing.T) {
 		rate  float64
 		every time.Duration
 	}
-	cases := []load{{400, 250 * ms}}
-	if os.Getenv("CORTEX_SLOW") == "1" {
-		cases = append(cases, load{40, 250 * ms}, load{100, 100 * ms}, load{400, 50 * ms})
+	if os.Getenv("CORTEX_SLOW") != "1" {
+		t.Skip("it goes by real time, on a machine that is not busy: CORTEX_SLOW=1 runs it")
 	}
+	cases := []load{{400, 250 * ms}, {40, 250 * ms}, {100, 100 * ms}, {400, 50 * ms}}
 	for _, c := range cases {
 		s := startRedis(t)
 		ratio := 0.0
