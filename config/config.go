@@ -213,6 +213,8 @@ type Cache struct {
 	MaxAge     time.Duration
 	MaxEntries int
 	MaxBytes   int64
+
+	Credentials []string // fields of requests, in canonical form, that say who asks, beside those that are known
 }
 
 // Static is an answer that is always the same.

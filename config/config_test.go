@@ -81,7 +81,7 @@ routes:
     methods: [POST]
     priority: {default: 1, header: x-tier, trust: ["fd00::/8"], tiers: {gold: 4, "null": 0}}
     fallback:
-      cache: {max_age: 1h, max_entries: 5, max_bytes: 2MiB}
+      cache: {max_age: 1h, max_entries: 5, max_bytes: 2MiB, credentials: [x-my-key, X-Badge]}
       static: {status: 503, body: "a: 'b' \"c\"\r\n\t# d\n\n  é \x01\u2028\ufeff", content_type: "text/plain; charset=latin1"}
   - {path: "/ü & x", target: 9, priority: 3, shadow: true}
 `
@@ -169,7 +169,7 @@ func TestEverythingIsReadAsWritten(t *testing.T) {
 		"tiers":           {f.Routes[1].Priority.Tiers, map[string]int{"gold": 4, "null": 0}},
 		"shadow":          {[]bool{f.Routes[1].Shadow, f.Routes[2].Shadow}, []bool{false, true}},
 		"scalar":          {f.Routes[2].Priority, config.Priority{Default: 3, Trust: f.Routes[0].Priority.Trust}},
-		"cache":           {*f.Routes[1].Fallback.Cache, config.Cache{MaxAge: time.Hour, MaxEntries: 5, MaxBytes: 2 << 20}},
+		"cache":           {*f.Routes[1].Fallback.Cache, config.Cache{MaxAge: time.Hour, MaxEntries: 5, MaxBytes: 2 << 20, Credentials: []string{"X-My-Key", "X-Badge"}}},
 		"body":            {f.Routes[1].Fallback.Static.Body, "a: 'b' \"c\"\r\n\t# d\n\n  é \x01\u2028\ufeff"},
 	} {
 		if !reflect.DeepEqual(got.got, got.want) {

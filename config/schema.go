@@ -221,6 +221,10 @@ func (c *Cache) block() block {
 		{key: "max_age", value: duration{p: &c.MaxAge, lo: time.Millisecond, hi: 365 * day}},
 		{key: "max_entries", value: count{&c.MaxEntries, 1, 10_000_000}},
 		{key: "max_bytes", value: size{&c.MaxBytes, 1 << 10, 64 << 30}},
+		{key: "credentials", value: list[string]{p: &c.Credentials, most: 100, what: "names of headers",
+			item: func(h *string) value {
+				return text[string]{p: h, want: "the name of a header such as X-My-Key", parse: parseHeader, show: itself}
+			}}},
 	}
 }
 

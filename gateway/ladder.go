@@ -24,9 +24,10 @@ type cache = fallback.Cache[*stored]
 
 // ladder is what a route answers in the target's stead: the last good answer, else the static one, else nothing.
 type ladder struct {
-	cache  *cache // nil = none
-	maxAge time.Duration
-	static *stored // nil = none
+	cache       *cache // nil = none
+	maxAge      time.Duration
+	credentials []string // beside those that are known
+	static      *stored  // nil = none
 }
 
 // stored is a whole answer. It is shared between requests and must not be changed.
@@ -53,9 +54,10 @@ func (g *Gateway) newLadder(c config.Fallback, before *route) (ladder, error) {
 	if k == nil {
 		return l, nil
 	}
-	l.maxAge = k.MaxAge
+	l.maxAge, l.credentials = k.MaxAge, k.Credentials
 	if before != nil && before.fallback.cache != nil {
-		if old := before.config.Fallback.Cache; old.MaxEntries == k.MaxEntries && old.MaxBytes == k.MaxBytes {
+		// With other credentials it may hold what is not for everybody.
+		if old := before.config.Fallback.Cache; old.MaxEntries == k.MaxEntries && old.MaxBytes == k.MaxBytes && slices.Equal(old.Credentials, k.Credentials) {
 			l.cache = before.fallback.cache
 			return l, nil
 		}
@@ -83,7 +85,7 @@ func (l *ladder) answer(r *http.Request, cause error) (fallback.Result[*stored],
 	var steps fallback.Ladder[*stored]
 	if l.cache != nil && readable(r) {
 		cached := fallback.Cached(l.cache, storeKey(r), l.maxAge)
-		private := hasCredentials(r.Header)
+		private := l.hasCredentials(r.Header)
 		steps = append(steps, func(ctx context.Context, cause error) (fallback.Result[*stored], bool) {
 			a, ok := cached(ctx, cause)
 			return a, ok && (a.Value.public || !private)
@@ -106,9 +108,6 @@ func storeKey(r *http.Request) string {
 	return strings.ToLower(r.Host) + "\n" + u.EscapedPath() + "?" + u.RawQuery + "\n" + strings.Join(r.Header["Accept-Encoding"], ",")
 }
 
-// hasCredentials reports whether a request's answer is likely for its sender alone.
-func hasCredentials(h http.Header) bool { return len(h["Authorization"]) > 0 || len(h["Cookie"]) > 0 }
-
 // stores reports whether the answer to r may become the last good one, and whether for everybody. It keeps to what RFC 9111
 // forbids a shared cache: a fallback may be older than the target would like, it must not be somebody else's.
 func (l *ladder) stores(r *http.Request, res *http.Response) (ok, public bool) {
@@ -126,7 +125,7 @@ func (l *ladder) stores(r *http.Request, res *http.Response) (ok, public bool) {
 		}
 	}
 	public = hasDirective(res.Header, "public")
-	return public || !hasCredentials(r.Header), public
+	return public || !l.hasCredentials(r.Header), public
 }
 
 // hasDirective reports whether Cache-Control has a directive of that name, with or without a value.

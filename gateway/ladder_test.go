@@ -93,6 +93,63 @@ func TestWhatIsStored(t *testing.T) {
 	}
 }
 
+// Alice's answer, which she got by her X-Api-Key, was the fallback of a client without one.
+func TestAnswersByKeyAreNobodyElses(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		up := &outage{bad: status(500), good: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasPrefix(r.URL.Path, "/public") {
+				w.Header().Set("Cache-Control", "public")
+			}
+			io.WriteString(w, "of "+r.Header.Get("Who"))
+		})}
+		w.serve("up.test:80", up)
+		yaml := func(more string) string {
+			return one("retry: {max_retries: 0}\nlimit: {min: 100}\n", "fallback: {cache: {max_age: 1h"+more+"}}")
+		}
+		o := w.operate(yaml(", credentials: [x-my-key]"), nil)
+		c := w.client(stranger)
+		get := func(path, field, who string) answer {
+			r, err := http.NewRequest("GET", "http://gateway.test:80"+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set("Who", who)
+			if field != "" {
+				r.Header.Set(field, who)
+			}
+			return send(c, r)
+		}
+		fields := []string{"X-Api-Key", "api-key", "X_Api_Key", "X-Auth-Token", "X-Access-Token", "X-Csrf-Token", "X-Amz-Security-Token", "X-Auth-Request-User", "X-My-Key", "Authorization", "Cookie"}
+		for i, field := range fields {
+			get(fmt.Sprint("/", i), field, "alice")
+			get(fmt.Sprint("/open/", i), "", "all")
+			get(fmt.Sprint("/public/", i), field, "alice")
+		}
+		get("/unknown", "X-Your-Key", "alice")
+		up.down.Store(true)
+		for i, field := range fields {
+			for path, want := range map[string]int{"/": 500, "/open/": 500, "/public/": 200} {
+				if a := get(fmt.Sprint(path, i), field, "bob"); min(a.status, 500) != want { // 503, when the circuit has opened
+					t.Errorf("%s, %s: bob gets %d %q", field, path, a.status, a.body)
+				}
+			}
+			for path, want := range map[string]int{"/": 500, "/open/": 200, "/public/": 200} {
+				if a := get(fmt.Sprint(path, i), "", "mallory"); min(a.status, 500) != want { // 503, when the circuit has opened
+					t.Errorf("%s, %s: without credentials: %d %q", field, path, a.status, a.body)
+				}
+			}
+		}
+		// What was kept before a field was known to be one is not for everybody.
+		if a := get("/unknown", "", "mallory"); a.status != 200 {
+			t.Errorf("a field that nobody named: %d", a.status)
+		}
+		o.reload(yaml(", credentials: [x-my-key, x-your-key]"))
+		if a := get("/unknown", "", "mallory"); a.status < 500 {
+			t.Errorf("after the field was named: %d %q", a.status, a.body)
+		}
+	})
+}
+
 func TestStoreKeysTellRequestsApart(t *testing.T) {
 	request := func(url, encoding string) *http.Request {
 		r := httptest.NewRequest("GET", url, nil)
