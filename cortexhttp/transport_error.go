@@ -62,7 +62,7 @@ func (a *attempt) classify(c *call, err error) (class cortex.Class, untouched, f
 		return cortex.Class{Outcome: cortex.Neutral, Retryable: true}, true, false
 	case a.unconnected(err):
 		return c.set.classify(err), true, false
-	case c.t.std && a.asked.Load() == 0: // the request itself is at fault: no host, an invalid header
+	case c.t.std && a.asked.Load() == 0, faulty(err): // the request itself is at fault: no host, an invalid header, or one too large
 		return neutral, false, false
 	case unsent(err):
 		if a.reused.Load() {
@@ -93,6 +93,11 @@ func below(err error) bool {
 func leftToUs(err error) bool {
 	e, ok := errors.AsType[*cortex.CallError](err)
 	return ok && e.Reason == cortex.ReasonRetriedAbove
+}
+
+func faulty(err error) bool {
+	_, ok := RequestFault(err)
+	return ok
 }
 
 // unconnected reports whether the attempt failed before it had a connection. Where it had one for a part of its time, some

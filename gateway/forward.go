@@ -62,7 +62,8 @@ func (x *exchange) failed(err error) {
 		w.WriteHeader(x.status) // should anybody listen: it is no success
 		return
 	}
-	if a, ok := x.fallback(err); ok && !late && !x.upload.failed() && !x.triedAgain() {
+	_, faulty := cortexhttp.RequestFault(err)
+	if a, ok := x.fallback(err); ok && !faulty && !late && !x.upload.failed() && !x.triedAgain() {
 		x.fellBack(a)
 		fill(w.Header(), a)
 		x.tell(w.Header(), true)
@@ -118,12 +119,17 @@ func (x *exchange) problem(err error) (p cortexhttp.Problem, kind string) {
 	if x.report.Reason != cortex.ReasonNone {
 		p.Reason = x.report.Reason.String()
 	}
+	status, faulty := cortexhttp.RequestFault(err)
 	switch {
 	case x.upload.tooLong():
 		p.Status, p.Detail, kind = http.StatusRequestEntityTooLarge, "The body of the request is longer than the gateway takes.", "http_request_error"
 		hangUp(x.w, x.in)
 	case x.upload.failed():
 		p.Status, p.Detail, kind = http.StatusBadRequest, "The body of the request broke off, or is malformed.", "http_request_error"
+	case faulty && status == http.StatusRequestHeaderFieldsTooLarge:
+		p.Status, p.Detail, kind = status, "The header of the request is larger than the target takes.", "http_request_error"
+	case faulty:
+		p.Status, p.Detail, kind = status, "The request cannot be passed on: it is malformed.", "http_request_error"
 	case errors.Is(err, errSwitched):
 		p.Detail, kind = "The target changed to another protocol than it was asked to.", "http_upgrade_failed"
 	case x.report.ConnectFailed && (x.report.TimedOut || timedOut(err)):

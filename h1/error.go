@@ -66,6 +66,9 @@ func (e *Error) Temporary() bool { return e.Timeout() }
 // there was no connection, or its first Write took nothing. The request then was not processed, whatever its method.
 func (e *Error) RequestUnsent() bool { return !e.sent }
 
+// RequestInvalid reports whether the request is at fault, see [OpRequest], and not the server or the way there.
+func (e *Error) RequestInvalid() bool { return e.Op == OpRequest }
+
 // Stale reports whether a connection that had served other requests failed before a byte of the response was there. Most
 // often the server had closed it as idle, which says nothing of the server's health.
 func (e *Error) Stale() bool { return e.stale }
