@@ -162,6 +162,7 @@ func (b *bases) RoundTrip(r *http.Request) (*http.Response, error) {
 var errMalformed = errors.New("gateway: malformed answer")
 
 func (b *bases) roundTrip(r *http.Request) (*http.Response, error) {
+	r = withTrailer(r)
 	switch e := exchangeOf(r.Context()).member.Endpoint(); e.Scheme {
 	case "h2c":
 		b.purge()

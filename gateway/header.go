@@ -16,10 +16,9 @@ func (x *exchange) rewrite(out *http.Request) {
 	trailers := wantsTrailers(h)
 	upgrade := ""
 	if len(h["Upgrade"]) > 0 && out.ProtoMajor == 1 && out.ProtoMinor > 0 {
-		if upgrade = upgradeType(h); strings.EqualFold(upgrade, "h2c") {
-			upgrade = "" // it would be the target's HTTP/2 in this connection, past everything here; RFC 9113 has given it up
-		}
+		upgrade = upgradeTypes(h)
 	}
+	out.Trailer = x.announced()
 	hopByHop(h)
 	if trailers { // gRPC servers insist on it
 		h["Te"] = trailersOnly
@@ -28,13 +27,11 @@ func (x *exchange) rewrite(out *http.Request) {
 		h["Connection"], h["Upgrade"] = upgradeOnly, []string{upgrade}
 	}
 	if !x.trusted {
+		tier := folded(x.route.priority.header)
 		for key := range h {
-			if private(key) || spoofed(key) {
+			if private(key) || spoofed(key) || tier != "" && folded(key) == tier {
 				delete(h, key)
 			}
-		}
-		if key := x.route.priority.header; key != "" {
-			delete(h, key)
 		}
 	}
 	if _, ok := x.Context.Deadline(); !ok { // then the transport does not overwrite what cannot be read
@@ -165,18 +162,43 @@ func hopByHop(h http.Header) {
 // wantsTrailers reports whether the client says that it takes trailers.
 func wantsTrailers(h http.Header) bool { return hasToken(h["Te"], "trailers") }
 
-// upgradeType is the protocol that a header wants to change to, empty for none or one that is no list of tokens.
-func upgradeType(h http.Header) string {
-	v := h["Upgrade"]
-	if len(v) != 1 || !hasToken(h["Connection"], "upgrade") {
+// upgradeTypes are the protocols that a header wants to change to, empty for none or what is no list of them. h2c is none: it would be
+// the target's HTTP/2 in this connection, past everything here; RFC 9113 has given it up.
+func upgradeTypes(h http.Header) string {
+	if !hasToken(h["Connection"], "upgrade") {
 		return ""
 	}
-	for i := range len(v[0]) {
-		if c := v[0][i]; c < ' ' || c > '~' {
+	list := strings.Join(h["Upgrade"], ",")
+	if protocol(list) && !strings.EqualFold(list, "h2c") {
+		return list
+	}
+	var types []string
+	for e := range strings.SplitSeq(list, ",") {
+		switch e = strings.TrimSpace(e); {
+		case e == "":
+		case !protocol(e):
 			return ""
+		case !strings.EqualFold(e, "h2c"):
+			types = append(types, e)
 		}
 	}
-	return v[0]
+	return strings.Join(types, ", ")
+}
+
+// protocol reports whether s is a protocol with or without a version (RFC 9110, 7.8).
+func protocol(s string) bool {
+	name, version, versioned := strings.Cut(s, "/")
+	return token(name) && (!versioned || token(version))
+}
+
+// offered reports whether all that a target changes to, which are layers of protocols, was asked for.
+func offered(asked, got string) bool {
+	for e := range strings.SplitSeq(got, ",") {
+		if !hasToken([]string{asked}, strings.TrimSpace(e)) {
+			return false
+		}
+	}
+	return got != ""
 }
 
 // hasToken reports whether a comma-separated list has that element.
@@ -206,7 +228,7 @@ func private(key string) bool {
 func spoofed(key string) bool {
 	switch {
 	case strings.IndexByte(key, '_') >= 0:
-		key = http.CanonicalHeaderKey(strings.ReplaceAll(key, "_", "-"))
+		key = folded(key)
 		return private(key) || spoofed(key) || key == "Forwarded" || key == headerRequestID
 	case strings.HasPrefix(key, "X-Forwarded-"), key == "X-Real-Ip":
 		return true
@@ -318,9 +340,7 @@ func (x *exchange) tell(h http.Header, substituted bool) {
 			h[cortexhttp.HeaderExplain] = []string{x.explanation()}
 		}
 	}
-	if len(h[headerRequestID]) == 0 {
-		x.set(h, fieldRequestID, headerRequestID, x.id)
-	}
+	x.set(h, fieldRequestID, headerRequestID, x.id) // the name in the log, whatever the target calls it
 }
 
 // foreign takes from an answer what a gateway below says of itself and not of the answer: attempts, pressure, its decision.

@@ -72,6 +72,7 @@ func (x *exchange) hint(code int, h textproto.MIMEHeader) error {
 		}
 	}
 	hopByHop(out)
+	delete(out, "Content-Length")
 	x.w.WriteHeader(code)
 	clear(out)
 	if closes {
@@ -97,6 +98,10 @@ func (x *exchange) pass(res *http.Response) {
 	if _, ok := h["Content-Type"]; !ok {
 		h["Content-Type"] = nil // or net/http's server makes one up, which may turn somebody's text into a page
 	}
+	if !bodyAllowed(res.StatusCode) {
+		delete(h, "Content-Length") // clients of HTTP/2 would wait for what it says
+	}
+	bare(res.Trailer)
 	announced := len(res.Trailer)
 	if announced > 0 {
 		names := make([]string, 0, announced)
@@ -113,6 +118,7 @@ func (x *exchange) pass(res *http.Response) {
 		x.faults("answer broke off", err)
 		panic(http.ErrAbortHandler)
 	}
+	bare(res.Trailer)
 	if len(res.Trailer) == 0 {
 		return
 	}
@@ -174,9 +180,9 @@ var errSwitched = errors.New("gateway: the target switched protocols")
 
 // upgrade makes a tunnel of the client's connection and the target's.
 func (x *exchange) upgrade(res *http.Response) {
-	asked, got := upgradeType(x.in.Header), upgradeType(res.Header)
+	asked, got := upgradeTypes(x.in.Header), upgradeTypes(res.Header)
 	there, ok := res.Body.(io.ReadWriteCloser)
-	if !ok || asked == "" || !strings.EqualFold(asked, got) {
+	if !ok || asked == "" || !offered(asked, got) {
 		res.Body.Close()
 		x.failed(fmt.Errorf("%w: to %q when %q was asked for", errSwitched, got, asked))
 		return

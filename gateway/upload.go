@@ -17,6 +17,7 @@ import (
 type upload struct {
 	io.ReadCloser
 	conn     *http.ResponseController
+	request  *http.Request // as it came in
 	patience time.Duration // without a byte; 0 = without end
 	rate     int64         // bytes a second of waiting that have to come on average, beside patience; 0 = any
 	limit    int64         // bytes; 0 = any number
@@ -34,6 +35,7 @@ type upload struct {
 	long    bool          // it was longer than limit
 
 	malformed bool // it gave an error that is no end of its connection
+	trailer   http.Header
 	over      bool // the connection's deadline is net/http's again
 }
 
@@ -50,7 +52,7 @@ func (s *state) newUpload(w http.ResponseWriter, r *http.Request) *upload {
 		r.Body = http.NoBody
 		return nil
 	}
-	u := &upload{ReadCloser: r.Body, conn: http.NewResponseController(w), streams: r.ProtoMajor >= 2}
+	u := &upload{ReadCloser: r.Body, conn: http.NewResponseController(w), request: r, streams: r.ProtoMajor >= 2}
 	if !u.streams || !isGRPC(r.Header) {
 		u.patience, u.rate, u.limit = s.server.BodyTimeout, s.server.MinBodyRate, s.server.MaxBodyBytes
 	}
@@ -174,6 +176,7 @@ func (u *upload) Read(p []byte) (int, error) {
 			u.conn.SetReadDeadline(time.Time{})
 		}
 		u.over = true
+		u.trailer = u.request.Trailer
 	default:
 		u.broken = true
 		u.malformed = !cutOff(err)
