@@ -154,14 +154,18 @@ func (c *conn) write(p []byte) (int, error) {
 		return c.Conn.Write(p)
 	}
 	written := 0
-	for {
-		c.renewWrite(patience)
+	took := time.Now() // when the client last took something, or up to a quarter of patience later
+	for now := took; ; now = time.Now() {
+		c.renewWrite(now, patience/8)
 		n, err := c.Conn.Write(p[written:])
 		written += n
 		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) || c.closed.Load() || c.userExpired() {
 			return written, err
 		}
-		if n == 0 {
+		switch ended := time.Now(); {
+		case n > 0:
+			took = ended
+		case ended.Sub(took) >= patience:
 			c.server.stats.slowReaders.Add(1)
 			c.cut()
 			return written, err
@@ -169,18 +173,18 @@ func (c *conn) write(p []byte) (int, error) {
 	}
 }
 
-// renewWrite sees to it that a write that begins now has at least patience.
-func (c *conn) renewWrite(patience time.Duration) {
-	now := time.Now()
+// renewWrite sees to it that a write that begins now is looked at after a step or two. A single look at the end of the whole
+// patience would not tell when in it the client took something.
+func (c *conn) renewWrite(now time.Time, step time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	least := now.Add(patience)
+	least := now.Add(step)
 	if !c.writeUser.IsZero() && c.writeUser.Before(least) {
 		c.setWrite(c.writeUser)
 		return
 	}
 	if c.writeDue.Before(least) {
-		c.setWrite(least.Add(patience / 4)) // so that the next writes need not set it
+		c.setWrite(least.Add(step)) // so that the next writes need not set it
 	}
 }
 
@@ -252,7 +256,7 @@ func (c *conn) SetWriteDeadline(t time.Time) error {
 		if before.IsZero() {
 			return nil
 		}
-		return c.setWrite(time.Now().Add(patience + patience/4))
+		return c.setWrite(time.Now().Add(patience / 4))
 	case c.writeDue.IsZero() || t.Before(c.writeDue):
 		return c.setWrite(t)
 	}

@@ -329,6 +329,32 @@ func TestSlowReaders(t *testing.T) {
 			w.wantStats(Stats{SlowReaders: 1})
 		})
 	})
+	// One look at the end of the whole patience saw that something was taken in it, not when: the client got up to two and a half times as much.
+	t.Run("takes a little and then nothing", func(t *testing.T) {
+		var ended chan error // of the bubble
+		inWorld(t, Limits{WriteTimeout: patience}, func(w http.ResponseWriter, r *http.Request) {
+			_, err := io.WriteString(w, big)
+			<-r.Context().Done()
+			ended <- err
+		}, func(w *world) {
+			ended = make(chan error, 1)
+			k := w.dial("192.0.2.1:1")
+			defer k.Close()
+			k.say("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+			time.Sleep(patience / 3)
+			if _, err := k.Read(make([]byte, 256)); err != nil {
+				t.Fatal(err)
+			}
+			began := time.Now()
+			if err := <-ended; err == nil {
+				t.Error("the handler was not told")
+			}
+			if took := time.Since(began); took < patience || took > patience*5/4 {
+				t.Error(took)
+			}
+			w.wantStats(Stats{SlowReaders: 1})
+		})
+	})
 	t.Run("takes a little now and then", func(t *testing.T) {
 		inWorld(t, Limits{WriteTimeout: patience}, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, big) }, func(w *world) {
 			k := w.dial("192.0.2.1:1")

@@ -10,6 +10,7 @@ import (
 	"net/textproto"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 func mime(h http.Header) textproto.MIMEHeader { return textproto.MIMEHeader(h) }
@@ -308,6 +309,9 @@ func (u *upgraded) Read(p []byte) (int, error) {
 func (u *upgraded) Write(p []byte) (int, error) { return u.nc.Write(p) }
 
 func (u *upgraded) Close() error { return u.nc.Close() }
+
+// SetWriteDeadline is that of the connection.
+func (u *upgraded) SetWriteDeadline(t time.Time) error { return u.nc.SetWriteDeadline(t) }
 
 // CloseWrite ends what is written, where the connection can do that.
 func (u *upgraded) CloseWrite() error {

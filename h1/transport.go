@@ -90,7 +90,7 @@ func (t *Transport) CloseIdleConnections() { t.pool.closeIdle() }
 // not return an error before a Read of that body that is under way has ended.
 //
 // The request's context ends the exchange until the response's body was read to its end or closed. It does no longer after a
-// 101: the body then is an io.ReadWriteCloser, with a CloseWrite, and the connection its caller's.
+// 101: the body then is an io.ReadWriteCloser, with a CloseWrite and a SetWriteDeadline, and the connection its caller's.
 //
 // A request is sent a second time, over a new connection, if one that had been kept alive turns out to be dead before a
 // byte of the response is there, and
