@@ -163,6 +163,17 @@ func (p *Permit) took() time.Duration {
 	return now - p.start
 }
 
+// Hurried reports whether the deadline of the caller's context leaves the attempt less time than must have passed for that deadline
+// to speak against the target; see [Permit.Done]. What such an attempt's answer says of time that ran out (504, DEADLINE_EXCEEDED, from
+// targets that are told of the deadline) is then the caller's doing, and Neutral.
+func (p *Permit) Hurried() bool {
+	if p.e == nil || p.ctx == nil {
+		return false
+	}
+	left, ok := remaining(p.ctx)
+	return ok && p.took()+left < p.e.longWait()
+}
+
 // Release frees a permit that has no outcome; after Done or Record it does nothing.
 func (p *Permit) Release() { p.Record(Neutral) }
 

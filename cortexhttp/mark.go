@@ -38,7 +38,7 @@ func (c *call) stamp(a *attempt, h http.Header, own bool) http.Header {
 			set(HeaderAttempt, 0)
 		}
 	}
-	if left, ok := untilDeadline(c.ctx); ok && !c.t.cfg.DisableMark {
+	if left, ok := untilDeadline(c.ctx); ok && !c.stranger && !c.t.cfg.DisableMark {
 		value = strconv.FormatInt(max(left.Milliseconds(), 1), 10)
 		set(HeaderTimeout, 1)
 	}

@@ -24,7 +24,7 @@ import (
 //   - 504 is a timeout, every other 5xx and what is no status at all (RFC 9110, 15) a failure; retryable.
 //
 // A gRPC answer (HTTP status 200, Content-Type application/grpc) goes by its Grpc-Status, where that is in the header already:
-// 0 is a success; 14 (unavailable) a failure, 4 (deadline exceeded) a timeout and 8 (resource exhausted) throttled, these
+// 0 is a success; 14 (unavailable) a failure, but neutral and not retryable where a guard below says that its circuit is open, 4 (deadline exceeded) a timeout and 8 (resource exhausted) throttled, these
 // retryable; 2, 13 and 15 (unknown, internal, data loss) failures; the others neutral.
 //
 // Whether a retryable answer is retried depends on the request too. now is the wall-clock time that dates are compared with.
@@ -41,7 +41,7 @@ func classOf(resp *http.Response, now func() time.Time, trusted bool) cortex.Cla
 		return cortex.Class{Outcome: cortex.Neutral}
 	}
 	if isGRPC(resp) {
-		if c, ok := grpcClass(resp.Header); ok {
+		if c, ok := grpcClass(resp.Header, trusted); ok {
 			return c
 		}
 	}

@@ -18,8 +18,9 @@ func isGRPC(resp *http.Response) bool {
 }
 
 // grpcClass is what the status of a gRPC answer says; h is its header (an answer without messages) or its trailer. ok is
-// false where there is none. The pushback of gRPC's retry design (A6) is a hint, or forbids the retry.
-func grpcClass(h http.Header) (c cortex.Class, ok bool) {
+// false where there is none; trusted says that a guard below is believed. The pushback of gRPC's retry design (A6) is a hint, or
+// forbids the retry.
+func grpcClass(h http.Header, trusted bool) (c cortex.Class, ok bool) {
 	v, ok := single(h, "Grpc-Status")
 	if !ok {
 		return c, false
@@ -29,6 +30,9 @@ func grpcClass(h http.Header) (c cortex.Class, ok bool) {
 		return cortex.Class{Outcome: cortex.Success}, true
 	case "14": // Unavailable
 		c = cortex.Class{Outcome: cortex.Failed, Retryable: true}
+		if _, open := guardRefusal(h); open && trusted {
+			return cortex.Class{Outcome: cortex.Neutral}, true // as a 503 that says so
+		}
 	case "4": // DeadlineExceeded
 		c = cortex.Class{Outcome: cortex.TimedOut, Retryable: true}
 	case "8": // ResourceExhausted
@@ -48,7 +52,7 @@ func grpcClass(h http.Header) (c cortex.Class, ok bool) {
 
 // grpcOutcomeOf is the outcome of a gRPC answer that came to its end with that trailer; without a status it did not.
 func grpcOutcomeOf(trailer http.Header) cortex.Outcome {
-	c, ok := grpcClass(trailer)
+	c, ok := grpcClass(trailer, false)
 	if !ok {
 		return cortex.Failed
 	}

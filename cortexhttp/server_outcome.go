@@ -36,7 +36,7 @@ func grpcOutcome(h http.Header) (o cortex.Outcome, ok bool) {
 	if code, there := single(h, trailer); there { // not announced
 		h = http.Header{key: {code}}
 	}
-	c, ok := grpcClass(h)
+	c, ok := grpcClass(h, false)
 	if canceled, _ := single(h, key); ok && c.Outcome == cortex.Neutral && canceled != "1" {
 		return cortex.Success, true // finds fault with the request: an answer, as a 404 is
 	}

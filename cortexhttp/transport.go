@@ -54,6 +54,12 @@ type TransportConfig struct {
 	// RoundTrip returns what Base did, its error not wrapped.
 	Shadow func(*http.Request) bool
 
+	// Stranger reports whether the deadline of a request's context is that of somebody who is not trusted, and who could set it to
+	// anything; nil: no. Such a deadline ends the call as any other does, but neither the engine learns of it nor, by [HeaderTimeout],
+	// the target, and an attempt that it ends, or of which the target says that it was too late for it (504, DEADLINE_EXCEEDED), is neutral: only the attempt's own timeout speaks
+	// against the target. Other deadlines do where the caller waited long enough; see [cortex.Permit.Done].
+	Stranger func(*http.Request) bool
+
 	// Outcome is a rule on responses; where it is not ok, or nil, [ClassOf] decides. It may read a part of the body, under
 	// the attempt's timeout, if it puts a body in place that yields all of it. A retryable class without a hint gets
 	// that of Retry-After.

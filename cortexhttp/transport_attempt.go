@@ -56,6 +56,7 @@ type attempt struct {
 
 	shadow bool // it is not cut
 	free   bool // and has no permit
+	rushed bool // a stranger's deadline is nearer than its timeout
 	lapsed bool // it would have been cut
 
 	tell   func(AttemptResult)
@@ -210,6 +211,7 @@ func (a *attempt) arm(c *call) {
 		return
 	}
 	d := a.permit.Timeout()
+	a.rushed = c.rushes(d)
 	if a.upload != nil {
 		a.upload.connect(d)
 		return
@@ -265,6 +267,9 @@ func (a *attempt) answered(c *call) verdict {
 	}
 	if !known {
 		class = classOf(resp, c.t.cfg.Now, !c.set.distrust)
+		if class.Outcome == cortex.TimedOut && a.hurried() {
+			class.Outcome = cortex.Neutral
+		}
 		_, told := single(resp.Header, "Grpc-Status")
 		a.grpc = !told && isGRPC(resp) && !isFallback(resp)
 	}
@@ -284,6 +289,9 @@ func (a *attempt) answered(c *call) verdict {
 	}
 	if a.grpc && c.retries > c.attempt && (c.body == nil || c.body.replayableWhole()) {
 		if trailer, ok := a.lookAhead(); ok {
+			if trailer.Outcome == cortex.TimedOut && a.hurried() {
+				trailer.Outcome = cortex.Neutral
+			}
 			v.class, a.grpc = trailer, false
 		}
 	}
@@ -321,17 +329,19 @@ func (a *attempt) lookAhead() (c cortex.Class, ok bool) {
 	switch {
 	case a.ahead > 0 || a.call.Err() != nil:
 		return c, false
+	case a.stop != io.EOF && a.deadlineEnded():
+		return c, false
 	case a.stop != io.EOF:
 		return cortex.Class{Outcome: cortex.Failed, Retryable: true}, true
 	}
-	return grpcClass(a.resp.Trailer)
+	return grpcClass(a.resp.Trailer, false)
 }
 
 // failed judges an attempt that gave no response; expired says that the attempt's timeout ended it.
 func (a *attempt) failed(c *call, err error, expired bool) verdict {
 	v := verdict{err: err}
 	defer a.cancel(nil)
-	if a.call.Err() != nil { // whoever ended it decides, not the text of the error
+	if !expired && !a.unconnected(err) && a.deadlineEnded() || a.call.Err() != nil { // whoever ended it decides, not the text of the error
 		if a.upload.unsent() { // what was waited for is the caller's own
 			v.err = context.Cause(a.call) // that of the body may come from our closing it
 			a.conclude(cortex.Neutral, v.err)
@@ -341,8 +351,12 @@ func (a *attempt) failed(c *call, err error, expired bool) verdict {
 			v.class.Outcome = cortex.TimedOut
 		}
 		if !a.over.Swap(true) {
+			o := v.class.Outcome
+			if a.hurried() { // nor does it speak against the endpoint
+				o = cortex.Neutral
+			}
 			a.permit.Done(err) // which knows if the caller waited long enough for that to speak against the target
-			a.report(v.class.Outcome, err)
+			a.report(o, err)
 		}
 		return v
 	}
@@ -463,9 +477,9 @@ func (a *attempt) ended(err error) {
 	case err == io.EOF:
 		err = nil
 		if a.grpc {
-			o = grpcOutcomeOf(a.resp.Trailer)
+			o = a.streamOutcome()
 		}
-	case a.call.Err() != nil:
+	case a.call.Err() != nil, err != nil && a.deadlineEnded():
 		o = cortex.Neutral
 	case err != nil:
 		o = cortex.Failed

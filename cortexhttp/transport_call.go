@@ -39,10 +39,11 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		c.set = settingsOf(c.engine)
 	}
 	c.begin()
+	known := c.known()
 	for {
 		a := &attempt{call: c.ctx, number: c.attempt, shadow: c.shadow}
 		var err error
-		if a.permit, err = c.engine.AdmitRetry(c.ctx, c.priority, c.attempt); err != nil {
+		if a.permit, err = c.engine.AdmitRetry(known, c.priority, c.attempt); err != nil {
 			if !c.shadow {
 				return nil, c.refused(err)
 			}
@@ -87,6 +88,7 @@ type call struct {
 
 	repeatable bool // the request may be sent again whatever became of it
 	above      bool // a layer above retries
+	stranger   bool // the deadline is that of somebody who is not trusted
 	shadow     bool // it is made whatever the engine says, once
 	free       bool // and the engine has refused it
 	mark       cortex.RetryMark
@@ -116,6 +118,7 @@ func (c *call) begin() {
 	}
 	c.mark, c.above = cortex.RetryMarkFrom(c.ctx)
 	c.repeatable = idempotent(c.req) || cfg.RetryNonIdempotent != nil && cfg.RetryNonIdempotent(c.req)
+	c.stranger = cfg.Stranger != nil && cfg.Stranger(c.req)
 	c.shadow = cfg.Shadow != nil && cfg.Shadow(c.req)
 	if c.report != nil {
 		c.report.Shadow = c.shadow
