@@ -37,6 +37,7 @@ type exchange struct {
 	priority     cortex.Priority
 	trusted      bool
 	explain      bool // the decision is to be told
+	strange      bool // the deadline is that of somebody who is not trusted
 	retriedAbove bool // the layer above has retries left
 	member       *balance.Member
 	tried        []*balance.Member // before it
@@ -51,6 +52,7 @@ type exchange struct {
 	sent         int64         // bytes of the body of the answer
 	upgraded     bool
 	broken       bool   // the target's answer broke off
+	lapsed       bool   // the caller's deadline ended it, which the answer says
 	fallbackKind string // empty = the answer is the target's
 
 	answer   *http.Response // the target's, being passed on

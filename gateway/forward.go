@@ -29,12 +29,16 @@ func (x *exchange) judged(res *http.Response) {
 		if a, ok := x.fallback(nil); ok {
 			substitute(x.in, res, a)
 			x.fellBack(a)
+			if speaksGRPC(x.in) {
+				res.Trailer = http.Header{headerGRPCStatus: {"0"}}
+			}
 			x.tell(res.Header, true)
 			x.status = res.StatusCode
 			return
 		}
 	}
 	x.tell(res.Header, false)
+	x.finalGRPC(res.Header)
 	if x.report.Reason != cortex.ReasonNone && res.StatusCode >= 500 {
 		x.proxyStatus(res.Header, "", res.StatusCode, x.report.Reason.String())
 	}
@@ -73,6 +77,9 @@ func (x *exchange) failed(err error) {
 			n, _ := w.Write(a.Value.body) // the client may have gone; there is nobody else to tell
 			x.sent += int64(n)
 		}
+		if speaksGRPC(x.in) {
+			w.Header()[http.TrailerPrefix+headerGRPCStatus] = []string{"0"}
+		}
 		return
 	}
 	p, kind := x.problem(err)
@@ -93,7 +100,7 @@ func (x *exchange) failed(err error) {
 	case http.StatusRequestEntityTooLarge:
 		x.gateway.longBodies.Add(1)
 	}
-	cortexhttp.WriteProblem(w, x.in, p)
+	writeProblem(w, x.in, p)
 }
 
 // fallback is what the client gets in place of the target's answer. In shadow mode it gets what it would have got without a guard.
@@ -101,7 +108,8 @@ func (x *exchange) fallback(cause error) (fallback.Result[*stored], bool) {
 	if x.route.shadow {
 		return fallback.Result[*stored]{}, false
 	}
-	return x.route.fallback.answer(x.in, cause)
+	a, ok := x.route.fallback.answer(x.in, cause)
+	return a, ok && (!speaksGRPC(x.in) || grpcContent(a.Value.header) && a.Value.status == http.StatusOK) // any other would be no answer
 }
 
 // problem is the answer to a call that has none, and what RFC 9209 calls the error: 503 where a guard refused it, 504 where time ran out, 502 where there was no

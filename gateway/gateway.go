@@ -242,6 +242,11 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.problem(s, w, r, http.StatusRequestEntityTooLarge, "http_request_error", fmt.Sprintf("The body of the request is longer than %d bytes.", limit))
 		return
 	}
+	patience, limited, malformed := takeGRPCTimeout(r.Header)
+	if malformed {
+		g.problem(s, w, r, http.StatusBadRequest, "http_request_error", "The value of grpc-timeout is malformed.")
+		return
+	}
 	x := &exchange{Context: r.Context(), gateway: g, state: s, route: route, target: route.target, in: r, arrived: g.now(), upload: body, w: w}
 	x.target.hold()
 	x.trusted = route.priority.trusts(r)
@@ -253,13 +258,16 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if x.trusted {
 		x.priority = route.priority.of(r.Header)
 		if d, ok := cortexhttp.CallerTimeout(r.Header); ok {
-			ctx, cancel := context.WithTimeout(x.Context, d)
-			defer cancel()
-			x.Context = ctx
+			defer x.limit(d)()
+			limited = limited && patience < d
 		}
 		if v := r.Header[cortexhttp.HeaderExplain]; len(v) == 1 && v[0] == "1" {
 			x.explain = true
 		}
+	}
+	if limited {
+		x.strange = true
+		defer x.limit(patience)()
 	}
 	whole := false
 	defer func() { x.finish(whole) }()
@@ -271,7 +279,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (g *Gateway) problem(s *state, w http.ResponseWriter, r *http.Request, status int, kind, detail string) {
 	w.Header().Set("Proxy-Status", s.name+"; error="+kind)
 	w.Header().Set(headerRequestID, g.newID())
-	cortexhttp.WriteProblem(w, r, cortexhttp.Problem{Status: status, Detail: detail})
+	writeProblem(w, r, cortexhttp.Problem{Status: status, Detail: detail})
 	g.logRefused(w.Header(), r, status)
 }
 

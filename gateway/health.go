@@ -45,7 +45,7 @@ func (x *exchange) check() bool {
 	if err != nil {
 		x.faults("health check failed", err)
 		x.proxyStatus(x.w.Header(), "destination_unavailable", 0, "")
-		cortexhttp.WriteProblem(x.w, x.in, cortexhttp.Problem{Status: http.StatusBadGateway, Detail: "The target does not answer health checks."})
+		writeProblem(x.w, x.in, cortexhttp.Problem{Status: http.StatusBadGateway, Detail: "The target does not answer health checks."})
 		return true
 	}
 	defer res.Body.Close()

@@ -67,6 +67,8 @@ func (x *exchange) log(took time.Duration, gone bool) {
 	switch {
 	case gone:
 		e.Error = "client gone"
+	case x.lapsed:
+		e.Error = "timeout"
 	case x.broken:
 		e.Error = "answer broke off"
 	case x.upload.failed():

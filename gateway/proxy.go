@@ -116,6 +116,9 @@ func (x *exchange) pass(res *http.Response) {
 	x.w.WriteHeader(res.StatusCode)
 	if err := x.copy(res); err != nil {
 		x.faults("answer broke off", err)
+		if x.grpcTimeUp() {
+			return
+		}
 		panic(http.ErrAbortHandler)
 	}
 	bare(res.Trailer)

@@ -67,7 +67,7 @@ func (g *Gateway) newTarget(c *config.Target, before *Target) (*Target, error) {
 		return nil, err
 	}
 	tc := cortexhttp.TransportConfig{Engine: t.Engine, Base: t.base, Priority: priorityOf, Report: reportOf, Prepare: prepare,
-		OnAttempt: attempted, Excuse: t.excuse, OwnsRequest: true, MaxReplayBytes: c.ReplayLimit, Memory: g.memory, Shadow: inShadow}
+		OnAttempt: attempted, Excuse: t.excuse, OwnsRequest: true, MaxReplayBytes: c.ReplayLimit, Memory: g.memory, Shadow: inShadow, Stranger: byStranger}
 	if c.ReplayLimit == 0 {
 		tc.MaxReplayBytes = -1
 	}
@@ -151,7 +151,9 @@ func (t *Target) retire() {
 
 // prepare sends an attempt to an endpoint.
 func prepare(r *http.Request, _ int) (*http.Request, error) {
-	direct(r, exchangeOf(r.Context()).begin())
+	x := exchangeOf(r.Context())
+	direct(r, x.begin())
+	x.stampGRPC(r.Header)
 	return r, nil
 }
 
