@@ -261,6 +261,9 @@ func (a *attempt) judge(err error) verdict {
 		}
 	}
 	v.class = classOf(st, a.trailer, !a.set.distrust)
+	if v.class.Outcome == cortex.TimedOut && a.permit.Hurried() { // it was told of a deadline that no target could keep
+		v.class.Outcome = cortex.Neutral
+	}
 	return v
 }
 

@@ -292,3 +292,29 @@ func TestShortDeadlineIsNeutral(t *testing.T) {
 		idle(t, e)
 	})
 }
+
+// A target that is told of a deadline and gives up before it, as it cannot keep it, says nothing of itself: the caller left it no time.
+func TestHurriedTargetIsNeutral(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &service{unary: func(ctx context.Context, _ int64) (int64, error) {
+			if d, ok := ctx.Deadline(); ok && time.Until(d) < 100*time.Millisecond {
+				return 0, status.Error(codes.DeadlineExceeded, "not in that time")
+			}
+			return 0, status.Error(codes.DeadlineExceeded, "a query took too long")
+		}}
+		e := engine(t, cortex.Config{Name: "test"})
+		cc := client(t, e, serve(t, s))
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		if _, err := call(ctx, cc, methodDo, 1); status.Convert(err).Message() != "not in that time" {
+			t.Errorf("%v", err)
+		}
+		if _, failed, neutral := counts(e); failed != 0 || neutral != 1 {
+			t.Errorf("%d failed, %d neutral", failed, neutral)
+		}
+		call(t.Context(), cc, methodDo, 1)
+		if _, failed, _ := counts(e); failed != 1 {
+			t.Errorf("its own: %d failed", failed)
+		}
+	})
+}
