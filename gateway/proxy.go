@@ -220,7 +220,8 @@ func (x *exchange) upgrade(res *http.Response) {
 	// From the connection itself, but for what was read ahead: net/http's reader ends the request's context at the end of one half.
 	ahead, _ := rw.Reader.Peek(rw.Reader.Buffered())
 	up := &patient{Reader: io.MultiReader(bytes.NewReader(ahead), here), conn: here, patience: x.state.server.IdleTimeout}
-	go func() { done <- tunnel(there, up) }()
+	to := promptly(there, x.state.server.WriteTimeout, x.member.Endpoint().Scheme == "https")
+	go func() { done <- tunnel(to, up) }()
 	go func() {
 		err := tunnel(here, &counted{there, &x.sent})
 		up.begin()
