@@ -41,15 +41,18 @@ func slowGRPC(kind string, early time.Duration) http.Handler {
 				return
 			}
 			if left -= early; left < work && kind != "deaf" {
-				if kind == "stream" {
+				if kind == "stream" || kind == "said" {
 					w.WriteHeader(200)
 					http.NewResponseController(w).Flush()
+				}
+				if kind == "said" {
+					writeMessage(w, "first")
 				}
 				time.Sleep(left)
 				switch kind {
 				case "status":
 					h.Set("Grpc-Status", "4")
-				case "stream":
+				case "stream", "said":
 					h.Set(http.TrailerPrefix+"Grpc-Status", "4")
 				case "504":
 					w.WriteHeader(504)
@@ -73,7 +76,7 @@ func TestStrangersGRPCTimeoutsSayNothingOfTheTarget(t *testing.T) {
 		timeout string
 	}{
 		{"status", 0, "2m"}, {"status", 0, "5m"}, {"status", time.Hour, "2m"}, {"status", time.Millisecond, "19999u"},
-		{"stream", time.Millisecond, "5m"}, {"504", time.Millisecond, "5m"}, {"reset", 0, "2m"}, {"reset", time.Millisecond, "5m"}, {"reset", time.Millisecond, "15m"},
+		{"stream", time.Millisecond, "5m"}, {"said", time.Millisecond, "5m"}, {"said", 3 * time.Millisecond, "5m"}, {"504", time.Millisecond, "5m"}, {"reset", 0, "2m"}, {"reset", time.Millisecond, "5m"}, {"reset", time.Millisecond, "15m"},
 		{"deaf", 0, "2m"}, {"deaf", 0, "19m"}, {"deaf", 0, "0S"}, {"deaf", 0, "x"},
 	} {
 		t.Run(q.kind+" "+q.timeout, func(t *testing.T) {
@@ -434,32 +437,42 @@ func TestGRPCGoThroughTheGateway(t *testing.T) {
 	}
 }
 
-// A stream that its caller's deadline cuts off ends with the status for that, and the caller need not have noticed by itself.
+// A stream that its caller's deadline cuts off ends with the status for that, and the caller need not have noticed by itself. It says
+// nothing of the target, whoever of the two is first.
 func TestGRPCStreamEndsWithItsDeadline(t *testing.T) {
-	inWorld(t, func(t *testing.T, w *world) {
-		w.h2Serve("up.test:80", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Content-Type", "application/grpc")
-			w.WriteHeader(200)
-			writeMessage(w, "first")
-			<-r.Context().Done()
-		}))
-		s, _, _ := w.server(strings.Replace(one("", ""), "http://up", "h2c://up", 1))
-		c := w.h2Client(stranger)
-		began := time.Now()
-		message, status, _, err := unary(t, c, "http://gateway.test:80/svc/x", "Grpc-Timeout", "3S")
-		if message != "first" || status != 4 || err != nil || time.Since(began) != 3*time.Second {
-			t.Errorf("%q, %d, %v after %v", message, status, err, time.Since(began))
-		}
-		synctest.Wait()
-		tg := s.Gateway().Targets()[0]
-		if st := tg.Engine.Stats(); st.Neutral != 1 || st.Failures+st.Timeouts > 0 {
-			t.Errorf("%+v", st)
-		}
-		if tr := s.Gateway().trafficOf(tg); tr.BrokenAnswers+tr.ClientAborts != 0 {
-			t.Errorf("%+v", tr)
-		}
-		c.CloseIdleConnections()
-	})
+	for _, first := range []string{"gateway", "target"} {
+		t.Run(first, func(t *testing.T) {
+			inWorld(t, func(t *testing.T, w *world) {
+				w.h2Serve("up.test:80", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					w.Header().Set("Content-Type", "application/grpc")
+					w.WriteHeader(200)
+					writeMessage(w, "first")
+					if first == "target" {
+						time.Sleep(3*time.Second - time.Millisecond)
+						w.Header().Set(http.TrailerPrefix+"Grpc-Status", "4")
+						return
+					}
+					<-r.Context().Done()
+				}))
+				s, _, _ := w.server(strings.Replace(one("", ""), "http://up", "h2c://up", 1))
+				c := w.h2Client(stranger)
+				began := time.Now()
+				message, status, _, err := unary(t, c, "http://gateway.test:80/svc/x", "Grpc-Timeout", "3S")
+				if message != "first" || status != 4 || err != nil || time.Since(began).Round(10*time.Millisecond) != 3*time.Second {
+					t.Errorf("%q, %d, %v after %v", message, status, err, time.Since(began))
+				}
+				synctest.Wait()
+				tg := s.Gateway().Targets()[0]
+				if st := tg.Engine.Stats(); st.Neutral != 1 || st.Failures+st.Timeouts > 0 {
+					t.Errorf("%+v", st)
+				}
+				if tr := s.Gateway().trafficOf(tg); tr.BrokenAnswers+tr.ClientAborts != 0 {
+					t.Errorf("%+v", tr)
+				}
+				c.CloseIdleConnections()
+			})
+		})
+	}
 }
 
 // An open circuit of a gateway below fails fast, and is no failure of it: also in gRPC's words.
