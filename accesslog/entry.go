@@ -34,6 +34,8 @@ type Entry struct {
 	Attempts int    // at the target; likewise
 	CPS      float64
 
+	Unguarded bool // no guard had to do with it: Priority, Attempts and CPS are not written
+
 	Reason   string // why the guard refused the call or tried no further
 	Fallback string // what answered in the target's stead: "cache", "static"
 	Shadow   string // what the guard would have done
@@ -73,7 +75,7 @@ func (e *Entry) append(b []byte) []byte {
 	b = appendText(b, `,"route":`, e.Route)
 	b = appendText(b, `,"target":`, e.Target)
 	b = appendText(b, `,"endpoint":`, e.Endpoint)
-	if e.Target != "" {
+	if e.Target != "" && !e.Unguarded {
 		b = strconv.AppendInt(append(b, `,"priority":`...), int64(e.Priority), 10)
 		b = strconv.AppendInt(append(b, `,"attempts":`...), int64(e.Attempts), 10)
 		b = appendFixed(append(b, `,"cps":`...), places(e.CPS), 4)

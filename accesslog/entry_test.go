@@ -37,6 +37,8 @@ func TestLines(t *testing.T) {
 			`{"time":"0001-01-01T00:00:00.000Z","path":"/\"\\\u000a\u0000\u007f\ufffd\u2028é😀\u0085<&>","status":0,"bytes_in":0,"bytes_out":0,"duration_ms":0.000}`},
 		{"numbers that say nothing", Entry{Target: "t", CPS: math.NaN(), Duration: -5, Upstream: -1, BytesIn: -1, Priority: -2},
 			`{"time":"0001-01-01T00:00:00.000Z","target":"t","priority":-2,"attempts":0,"cps":0.0000,"status":0,"bytes_in":-1,"bytes_out":0,"duration_ms":0.000}`},
+		{"unguarded", Entry{Target: "t", Unguarded: true, Priority: 3, Attempts: 1, CPS: 1, Status: 200},
+			`{"time":"0001-01-01T00:00:00.000Z","target":"t","status":200,"bytes_in":0,"bytes_out":0,"duration_ms":0.000}`},
 		{"numbers too large", Entry{Target: "t", CPS: math.Inf(1), Duration: math.MaxInt64},
 			`{"time":"0001-01-01T00:00:00.000Z","target":"t","priority":0,"attempts":0,"cps":1.0000,"status":0,"bytes_in":0,"bytes_out":0,"duration_ms":9223372036854.775}`},
 	} {

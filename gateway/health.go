@@ -38,18 +38,51 @@ func (x *exchange) check() bool {
 	defer t.release()
 	defer t.checks.Add(-1)
 	defer x.done(cortex.Neutral, 0)
+	x.unguarded = true
+	whole := false
+	defer func() { x.log(x.since(), x.status == statusClientGone || !whole && (x.gone() || !x.broken)) }()
 	out := x.outgoing()
 	direct(out, x.begin())
 	res, err := t.base.RoundTrip(out)
 	x.hintsOver()
+	x.upstream = x.since()
 	if err != nil {
-		x.faults("health check failed", err)
-		x.proxyStatus(x.w.Header(), "destination_unavailable", 0, "")
-		writeProblem(x.w, x.in, cortexhttp.Problem{Status: http.StatusBadGateway, Detail: "The target does not answer health checks."})
+		x.unchecked(err)
+		whole = true
 		return true
 	}
 	defer res.Body.Close()
 	hopByHop(res.Header)
+	x.answer, x.body, x.status = res, res.Body, res.StatusCode
+	if res.Body != http.NoBody {
+		res.Body = x
+	}
 	x.pass(res)
+	whole = true
 	return true
+}
+
+// unchecked answers a health check that the target does not answer, be it the client's fault or its own.
+func (x *exchange) unchecked(err error) {
+	x.faults("health check failed", err)
+	late := x.upload.late()
+	if x.gone() && !late && !x.upload.wrong() {
+		x.status = statusClientGone
+		x.w.WriteHeader(x.status)
+		return
+	}
+	p, kind := cortexhttp.Problem{Status: http.StatusBadGateway, Detail: "The target does not answer health checks."}, "destination_unavailable"
+	switch {
+	case late:
+		p.Status, p.Detail, kind = http.StatusRequestTimeout, "The rest of the request's body did not come in time.", "http_request_error"
+		hangUp(x.w, x.in)
+		x.gateway.lateBodies.Add(1)
+	case x.upload.failed():
+		if p, kind = x.problem(err); x.upload.tooLong() {
+			x.gateway.longBodies.Add(1)
+		}
+	}
+	x.proxyStatus(x.w.Header(), kind, 0, "")
+	x.status = p.Status
+	writeProblem(x.w, x.in, p)
 }

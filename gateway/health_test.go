@@ -3,6 +3,8 @@ package gateway
 import (
 	"io"
 	"net/http"
+	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -58,6 +60,79 @@ func TestWorkDoesNotPassAsHealthCheck(t *testing.T) {
 		} {
 			if a := w.do(c, x.method, "http://gateway.test:80"+x.path, x.body); a.status != x.want {
 				t.Errorf("%s %s with body %q: %d, want %d", x.method, x.path, x.body, a.status, x.want)
+			}
+		}
+	})
+}
+
+// A body over the limit on the path of a gRPC health check was answered as if the target did not answer checks: 502. And no health check
+// had a line in the access log.
+func TestHealthChecksHaveLimitsAndLines(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.serve("up.test:80", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/livez" {
+				w.Header().Set("Content-Length", "100")
+				io.WriteString(w, "part")
+				w.(http.Flusher).Flush()
+				panic(http.ErrAbortHandler)
+			}
+			b, _ := io.ReadAll(r.Body)
+			io.WriteString(w, "alive"+string(b))
+		}))
+		path := filepath.Join(t.TempDir(), "access.log")
+		o := w.operate("server: {max_body_bytes: 100B, body_timeout: 5s}\naccess_log: {path: "+path+`}
+targets: {up: {endpoints: ['http://up.test:80']}, dead: {endpoints: ['http://dead.test:80'], balance: {resolve: 0s}}}
+routes:
+  - {path: /, target: up}
+  - {path: /health, target: dead}
+`, nil)
+		c := w.client(stranger)
+		const grpc = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+		paths := map[int]string{413: "/grpc.health.v1.Health/Check", 408: "/grpc.health.v1.Health/Watch", 400: "/grpc.health.v1.Health/List"}
+		if a := w.get(c, "http://gateway.test:80/healthz"); a.status != 200 || a.body != "alive" {
+			t.Errorf("%+v", a)
+		}
+		if a := w.get(c, "http://gateway.test:80/health"); a.status != 502 {
+			t.Errorf("dead: %+v", a)
+		}
+		if a := w.get(c, "http://gateway.test:80/livez"); a.err == nil {
+			t.Errorf("an answer that broke off is whole: %+v", a)
+		}
+		if a := w.do(c, "POST", "http://gateway.test:80"+grpc, "abc"); a.status != 200 || a.body != "aliveabc" {
+			t.Errorf("%+v", a)
+		}
+		for body, want := range map[string]int{"65\r\n" + strings.Repeat("x", 101) + "\r\n0\r\n\r\n": 413, "5\r\nab": 408, "zz\r\n": 400} {
+			k, br := w.raw("POST " + paths[want] + " HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n" + body)
+			res, err := http.ReadResponse(br, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if res.StatusCode != want {
+				t.Errorf("body %.10q: %d, want %d", body, res.StatusCode, want)
+			}
+			k.Close()
+		}
+		o.s.Close()
+		got := make(map[string]map[string]any)
+		for _, l := range logLines(t, path) {
+			got[l["path"].(string)] = l
+			if l["priority"] != nil || l["attempts"] != nil || l["cps"] != nil || l["request_id"] == nil || l["route"] == nil {
+				t.Errorf("a line of a health check: %v", l)
+			}
+		}
+		for path, want := range map[string]map[string]any{
+			"/healthz": {"status": 200.0, "bytes_out": 5.0, "target": "up", "error": nil},
+			"/health":  {"status": 502.0, "target": "dead", "error": "no answer"},
+			"/livez":   {"status": 200.0, "bytes_out": 4.0, "error": "answer broke off"},
+			grpc:       {"status": 200.0, "bytes_in": 3.0, "bytes_out": 8.0, "endpoint": "up.test:80"},
+			paths[413]: {"status": 413.0, "error": "request body"},
+			paths[408]: {"status": 408.0},
+			paths[400]: {"status": 400.0, "error": "request body"},
+		} {
+			for k, v := range want {
+				if got[path][k] != v {
+					t.Errorf("%s: %s is %v, want %v", path, k, got[path][k], v)
+				}
 			}
 		}
 	})

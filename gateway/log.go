@@ -55,7 +55,8 @@ func (x *exchange) log(took time.Duration, gone bool) {
 		CPS: x.target.cps(x.arrived), Reason: x.report.Reason.String(), Fallback: x.fallbackKind, Shadow: x.wouldHave(),
 		Status: x.status, BytesIn: x.upload.bytes(), BytesOut: x.sent, Duration: took,
 	}
-	if x.report.Attempts > 0 {
+	e.Unguarded = x.unguarded
+	if x.report.Attempts > 0 || x.unguarded {
 		e.Upstream = x.upstream
 	}
 	if x.answer == nil && x.fallbackKind == "" && !x.upgraded && !gone {
