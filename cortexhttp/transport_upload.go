@@ -2,6 +2,7 @@ package cortexhttp
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -39,7 +40,7 @@ type upload struct {
 type uploadPhase uint8
 
 const (
-	uploadConnecting uploadPhase = iota // nothing of the body has been asked for
+	uploadConnecting uploadPhase = iota // nothing of the body has been asked for, and no 100 is waited for
 	uploadSending
 	uploadSent
 )
@@ -54,6 +55,9 @@ func (a *attempt) startUpload(c *call, r *bodyReader) {
 		u.stall = max(c.set.longest, uploadStall)
 	}
 	a.upload, r.upload = u, u
+	if strings.EqualFold(c.req.Header.Get("Expect"), "100-continue") {
+		a.trace.Wait100Continue = u.await
+	}
 	u.unhook = context.AfterFunc(a.ctx.Context, u.release)
 }
 
@@ -88,11 +92,26 @@ func (u *upload) disarm() bool {
 	return !u.expired
 }
 
-// connect starts the timeout for what comes before the body: the connection, and a 100 if one is waited for.
+// connect starts the timeout for what comes before the body.
 func (u *upload) connect(d time.Duration) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.arm(d)
+}
+
+// await is the hook of a base that waits for a 100. Many targets send none, and a base waits for it longer than the timeout is: that is the
+// base's time and not the target's.
+func (u *upload) await() {
+	u.mu.Lock()
+	if u.phase == uploadConnecting && !u.over && !u.expired && u.disarm() {
+		u.phase = uploadSending
+		u.a.permit.Pause()
+		u.arm(u.stall)
+	}
+	u.mu.Unlock()
+	if o := u.a.outer; o != nil && o.Wait100Continue != nil {
+		o.Wait100Continue()
+	}
 }
 
 // enter is called before the caller's Read; it reports whether the attempt has not been cut.

@@ -1,17 +1,20 @@
 package cortexhttp
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/seed-a29ca62a/cortex"
+	"github.com/seed-a29ca62a/cortex/h1"
 )
 
 func uploadRequest(t *testing.T, ctx context.Context, body io.Reader, length int64) *http.Request {
@@ -262,6 +265,60 @@ func TestFailureWhileTheCallerIsWaitedForIsNeutral(t *testing.T) {
 				t.Errorf("waiting %v: %+v", waiting, s)
 			}
 			time.Sleep(time.Minute)
+		})
+	}
+}
+
+// A target that sends no 100 timed out at every request that waits for one, as the base waits longer for it than the timeout is: clients
+// could open its circuit. How long that takes is no latency either.
+func TestTargetThatSendsNo100(t *testing.T) {
+	for name, base := range map[string]func(dial func(ctx context.Context, network, addr string) (net.Conn, error)) http.RoundTripper{
+		"net/http": func(dial func(ctx context.Context, network, addr string) (net.Conn, error)) http.RoundTripper {
+			return &http.Transport{DialContext: dial, ExpectContinueTimeout: time.Second}
+		},
+		"h1": func(dial func(ctx context.Context, network, addr string) (net.Conn, error)) http.RoundTripper {
+			tr, err := h1.New(h1.Config{Dial: dial})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return tr
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			silent := func(context.Context, string, string) (net.Conn, error) {
+				here, there := net.Pipe()
+				go func() {
+					defer there.Close()
+					b := bufio.NewReader(there)
+					for line := ""; line != "\r\n"; {
+						var err error
+						if line, err = b.ReadString('\n'); err != nil {
+							return
+						}
+					}
+					if _, err := io.CopyN(io.Discard, b, 3); err == nil {
+						io.WriteString(there, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+					}
+				}()
+				return here, nil
+			}
+			e := clientEngine(t, attemptsCutAfter(50*time.Millisecond), withCircuit)
+			tr, err := NewTransport(TransportConfig{Engine: e, Base: base(silent)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 20 {
+				var rep Report
+				r := uploadRequest(t, WithReport(t.Context(), &rep), io.MultiReader(strings.NewReader("abc")), 3)
+				r.Header.Set("Expect", "100-continue")
+				resp, err := tr.RoundTrip(r)
+				if status, _ := finish(t, resp, err); status != 200 || rep != (Report{Attempts: 1}) {
+					t.Fatalf("%s: %d, %v, %+v", name, status, err, rep)
+				}
+			}
+			if s, p := e.Stats(), e.Pressure(); s.Successes != 20 || s.Timeouts+s.Failures+s.Neutral != 0 || p.P99 > 10*time.Millisecond || p.InFlight != 0 {
+				t.Errorf("%s: %+v, %+v", name, s, p)
+			}
 		})
 	}
 }
