@@ -12,14 +12,14 @@ import (
 // What comes after a message's body may be merged with its header by who reads it, without anybody having looked at it in between. So
 // nothing passes there that the gateway, or who takes the message, decides by (RFC 9110, 6.5.1).
 
-// neverTrailing are fields that no trailer passes with: of the connection, of framing and routing, and those that say whose message it is.
+// neverTrailing are fields that no trailer passes with: of the connection, of framing and routing, of the content's form, and those that say
+// whose message it is.
 var neverTrailing = names("Connection Proxy-Connection Keep-Alive Te Trailer Transfer-Encoding Upgrade Http2-Settings Content-Length Host",
-	"Set-Cookie Via Forwarded X-Request-Id")
+	"Set-Cookie Via Forwarded X-Request-Id Content-Encoding Content-Type Content-Range Content-Location")
 
-// neverTrailingRequests are those that a request's does not pass with, beside them: of authentication, of the content's form, and what
-// modifies a request. In an answer that is for the client to judge; with gRPC a trailer's names are the application's.
+// neverTrailingRequests are those that a request's does not pass with, beside them: of authentication, and what modifies
+// a request. In an answer that is for the client to judge; with gRPC a trailer's names are the application's.
 var neverTrailingRequests = names("Authorization Proxy-Authorization Proxy-Authenticate Www-Authenticate Cookie User-Agent",
-	"Content-Encoding Content-Type Content-Range Content-Location",
 	"Cache-Control Expect Max-Forwards Pragma Range If-Match If-None-Match If-Modified-Since If-Unmodified-Since If-Range",
 	"Idempotency-Key Traceparent Tracestate", "Age Date Expires Location Retry-After Vary Warning")
 
