@@ -555,3 +555,35 @@ func TestAbandonedWhileItEnds(t *testing.T) {
 		}
 	}
 }
+
+// What a target says of time that ran out, to a caller who left it less than it usually takes, is not its doing.
+func TestHurriedIsWhoLeavesTooLittleTime(t *testing.T) {
+	e, clock := virtual(t, cortex.Config{})
+	for range 200 { // usually 10 ms
+		p := admit(t, e, 5)
+		clock.advance(10 * ms)
+		p.Done(nil)
+	}
+	for _, c := range []struct {
+		left time.Duration // 0 = no deadline
+		want bool
+	}{{0, false}, {time.Hour, false}, {5 * ms, true}, {time.Nanosecond, true}} {
+		ctx := t.Context()
+		if c.left > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, c.left)
+			defer cancel()
+		}
+		p, err := e.Admit(ctx, 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := p.Hurried(); got != c.want {
+			t.Errorf("%v left: %v", c.left, got)
+		}
+		p.Release()
+	}
+	if new(cortex.Permit).Hurried() {
+		t.Error("the zero Permit is hurried")
+	}
+}
