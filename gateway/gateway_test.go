@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -344,6 +345,41 @@ func TestDeadlineOfTrustedPeerIsKept(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Time that ran out in a body whose header was still in net/http's buffer gave the client a closed connection without a byte of an answer.
+func TestDeadlineInABodyOfWhichNothingIsSentIs504(t *testing.T) {
+	for _, c := range []struct{ sent, length, want int }{{0, 100, 504}, {4, 100, 504}, {4095, 10_000, 504}, {4096, 10_000, 200}, {4, -1, 200}} {
+		inWorld(t, func(t *testing.T, w *world) {
+			w.serve("up.test:80", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				rw.Header().Set("Etag", "x")
+				if c.length >= 0 {
+					rw.Header().Set("Content-Length", strconv.Itoa(c.length))
+				}
+				rw.Write(make([]byte, c.sent))
+				rw.(http.Flusher).Flush()
+				hang(rw, r)
+			}))
+			path := filepath.Join(t.TempDir(), "access.log")
+			o := w.operate("access_log: {path: "+path+"}\n"+one("", ""), nil)
+			a := w.get(w.client(trusted), "http://gateway.test:80/", "Cortex-Timeout-Ms", "200")
+			if a.status != c.want || a.took != 200*time.Millisecond {
+				t.Errorf("%+v: %d after %v", c, a.status, a.took)
+			}
+			if whole := a.err == nil; whole != (c.want == 504) {
+				t.Errorf("%+v: %v", c, a.err)
+			}
+			if c.want == 504 && (a.header.Get("Etag") != "" || a.header.Get("Content-Type") != "application/problem+json" || a.header.Get("Cortex-Attempts") != "1") {
+				t.Errorf("%+v: %v", c, a.header)
+			}
+			o.s.Close()
+			for _, l := range logLines(t, path) {
+				if l["status"] != float64(c.want) || c.want == 504 && (l["error"] != "timeout" || l["bytes_out"] != float64(len(a.body))) {
+					t.Errorf("%+v: %v", c, l)
+				}
+			}
+		})
+	}
 }
 
 // Trust had to be asked for together with a priority header: without one, a peer's deadline went unheard and what it said of

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/seed-a29ca62a/cortex/cortexhttp"
 )
 
 // This file is the way there and back of one request. It is httputil.ReverseProxy's, but for what that does for programs of any
@@ -113,10 +115,9 @@ func (x *exchange) pass(res *http.Response) {
 			delete(h, "Content-Length") // of HTTP/2, where it may come with trailers; in HTTP/1.1 only chunks have them
 		}
 	}
-	x.w.WriteHeader(res.StatusCode)
 	if err := x.copy(res); err != nil {
 		x.faults("answer broke off", err)
-		if x.grpcTimeUp() {
+		if err == errLapsed || x.grpcTimeUp() {
 			return
 		}
 		panic(http.ErrAbortHandler)
@@ -135,20 +136,36 @@ func (x *exchange) pass(res *http.Response) {
 	}
 }
 
-// copy copies the body of an answer, at once where it comes piece by piece.
+// held is how much of an answer of known length is waited for before its header is passed on. net/http's server would keep as much
+// to itself, but with a header in it that cannot be taken back any more.
+const held = 4 << 10
+
+// copy passes the status and the body of an answer on, at once where it comes piece by piece.
 func (x *exchange) copy(res *http.Response) error {
 	if res.Body == http.NoBody {
+		x.w.WriteHeader(res.StatusCode)
 		return nil
 	}
 	buf := pool.Get().(*[bufferSize]byte)
 	defer pool.Put(buf)
 	var flush *http.ResponseController
+	n, err := 0, error(nil)
 	if res.ContentLength < 0 || eventStream(res.Header) {
+		x.w.WriteHeader(res.StatusCode)
 		flush = http.NewResponseController(x.w)
 		flush.Flush() // the header, to clients that wait for it before they send anything
+	} else {
+		for n < held && err == nil {
+			var more int
+			more, err = res.Body.Read(buf[n:])
+			n += more
+		}
+		if err != nil && err != io.EOF && x.timeUp(err) {
+			return errLapsed
+		}
+		x.w.WriteHeader(res.StatusCode)
 	}
 	for {
-		n, err := res.Body.Read(buf[:])
 		if n > 0 {
 			m, failed := x.w.Write(buf[:n])
 			x.sent += int64(m)
@@ -165,7 +182,29 @@ func (x *exchange) copy(res *http.Response) error {
 		case err != nil:
 			return err
 		}
+		n, err = res.Body.Read(buf[:])
 	}
+}
+
+// errLapsed is the end of an answer in whose place the client was told that the time ran out.
+var errLapsed = errors.New("gateway: the time ran out")
+
+// timeUp answers where the time of a call ran out before anything of the target's answer was passed on. It reports whether it did.
+func (x *exchange) timeUp(err error) bool {
+	if x.gone() || x.Err() != context.DeadlineExceeded && !errors.Is(err, context.DeadlineExceeded) {
+		return false
+	}
+	x.broken, x.lapsed, x.answer, x.status = false, true, nil, http.StatusGatewayTimeout
+	h := x.w.Header()
+	closing, closes := h["Connection"]
+	clear(h)
+	if closes {
+		h["Connection"] = closing
+	}
+	x.tell(h, false)
+	x.proxyStatus(h, "http_response_timeout", 0, "")
+	writeProblem(x.w, x.in, cortexhttp.Problem{Status: x.status, Detail: "The time for the request ran out before the answer was there.", Attempts: x.report.Attempts})
+	return true
 }
 
 func eventStream(h http.Header) bool {
