@@ -71,13 +71,14 @@ func (x *exchange) unchecked(err error) {
 		x.w.WriteHeader(x.status)
 		return
 	}
+	_, faulty := cortexhttp.RequestFault(err)
 	p, kind := cortexhttp.Problem{Status: http.StatusBadGateway, Detail: "The target does not answer health checks."}, "destination_unavailable"
 	switch {
 	case late:
 		p.Status, p.Detail, kind = http.StatusRequestTimeout, "The rest of the request's body did not come in time.", "http_request_error"
 		hangUp(x.w, x.in)
 		x.gateway.lateBodies.Add(1)
-	case x.upload.failed():
+	case x.upload.failed() || faulty:
 		if p, kind = x.problem(err); x.upload.tooLong() {
 			x.gateway.longBodies.Add(1)
 		}

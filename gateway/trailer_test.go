@@ -149,17 +149,21 @@ func TestHeadersTooLargeForTheTargetAreTheClientsFault(t *testing.T) {
 		w.serveH2C("up.test:80", 8<<10, status(200))
 		g := w.gateway(strings.Replace(one(retrying, "fallback: {static: {status: 200}}"), "http://up", "h2c://up", 1))
 		c := w.client(stranger)
-		for range 50 {
+		for i := range 50 {
 			if a := w.get(c, "http://gateway.test:80/"); a.status != 200 || len(a.header["Cortex-Fallback"]) > 0 {
 				t.Fatalf("a good one: %+v", a)
 			}
 			a := w.get(c, "http://gateway.test:80/", "X-Large", strings.Repeat("a", 9<<10))
 			if a.status != 431 || !strings.Contains(a.header.Get("Proxy-Status"), "error=http_request_error") || a.header.Get("Cortex-Attempts") != "1" {
-				t.Fatalf("%+v", a)
+				t.Fatalf("%d: %+v", i, a)
 			}
 		}
 		if s := g.Targets()[0].Engine.Stats(); s.Failures > 0 || s.Timeouts > 0 {
 			t.Errorf("%+v", s)
+		}
+		a := w.get(c, "http://gateway.test:80/healthz", "X-Large", strings.Repeat("a", 9<<10))
+		if a.status != 431 || !strings.Contains(a.header.Get("Proxy-Status"), "error=http_request_error") {
+			t.Errorf("a health check: %+v", a)
 		}
 	})
 }
