@@ -3,6 +3,8 @@ package gateway
 import (
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -25,6 +27,24 @@ func (g *Gateway) openAccessLog(c *config.AccessLog) error {
 	}
 	if before := g.access.Swap(l); before != nil {
 		before.Close()
+	}
+	return nil
+}
+
+// checkAccessLog reports that the file of an access log cannot be made. It makes none.
+func checkAccessLog(c *config.AccessLog) error {
+	if c == nil || c.Path == "-" {
+		return nil
+	}
+	dir := filepath.Dir(c.Path)
+	switch info, err := os.Stat(dir); {
+	case err != nil:
+		return fmt.Errorf("gateway: access_log.path: the directory of the file: %w", err)
+	case !info.IsDir():
+		return fmt.Errorf("gateway: access_log.path: %s is not a directory", dir)
+	}
+	if info, err := os.Stat(c.Path); err == nil && info.IsDir() {
+		return fmt.Errorf("gateway: access_log.path: %s is a directory: want a file in it", c.Path)
 	}
 	return nil
 }

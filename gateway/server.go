@@ -201,7 +201,7 @@ func Check(f *config.File) error {
 	if _, failed := newSecrets(f, slog.New(slog.DiscardHandler)); failed != nil {
 		err = errors.Join(err, failed)
 	}
-	err = errors.Join(err, checkCluster(f.Cluster))
+	err = errors.Join(err, checkCluster(f.Cluster), checkAccessLog(f.AccessLog))
 	g := newGateway(f, Options{})
 	s, failed := g.build(f, nil)
 	if failed != nil {

@@ -210,6 +210,37 @@ func TestValidateEffectiveIsAConfiguration(t *testing.T) {
 	}
 }
 
+// validate told nothing of the decision service and the fleet, and that there is no directory for the log came out at the start.
+func TestValidateTellsOfDecisionsClusterAndLog(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.yaml")
+	const target = "targets: {a: {endpoints: ['http://127.0.0.1:9000']}}\n"
+	for _, c := range []struct {
+		yaml string
+		code int
+		says string
+	}{
+		{target, 0, "a.yaml: ok, 1 targets, 1 routes\n"},
+		{"decisions: {listen: '127.0.0.1:9096'}\n", 0, "ok, 0 targets, 0 routes, decisions on 127.0.0.1:9096\n"},
+		{target + "decisions: {listen: '127.0.0.1:9096'}\ncluster: {redis: {url: 'redis://127.0.0.1:6379'}}\n", 0,
+			"ok, 1 targets, 1 routes, decisions on 127.0.0.1:9096, cluster by redis://127.0.0.1:6379\n"},
+		{target + "access_log: {path: " + dir + "/access.log}\n", 0, "ok"},
+		{target + "access_log: {path: '-'}\n", 0, "ok"},
+		{target + "access_log: {path: " + dir + "/none/access.log}\n", 2, "access_log.path"},
+		{target + "access_log: {path: " + path + "/access.log}\n", 2, "access_log.path"},
+		{target + "access_log: {path: " + dir + "}\n", 2, "access_log.path"},
+	} {
+		write(t, path, c.yaml)
+		code, out, stderr := cli(t, "validate", "--config", path)
+		if code != c.code || !strings.Contains(out+stderr, c.says) {
+			t.Errorf("%s: exit %d: %s%s", c.yaml, code, out, stderr)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "access.log")); err == nil {
+		t.Error("validate makes the log")
+	}
+}
+
 // serve, end to end: a call passes, the admin port answers, a signal drains it.
 func TestServe(t *testing.T) {
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") })) //nolint:errcheck

@@ -28,7 +28,7 @@ func newValidate() *cobra.Command {
 				return err
 			}
 			if !effective {
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: ok, %d targets, %d routes\n", path, len(f.Targets), len(f.Routes))
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: ok, %s\n", path, summary(f))
 				return err
 			}
 			text, err := f.Effective()
@@ -43,6 +43,18 @@ func newValidate() *cobra.Command {
 	cmd.Flags().BoolVar(&effective, "effective", false, "print the whole configuration with every default")
 	must(cmd.MarkFlagRequired("config"))
 	return cmd
+}
+
+// summary is what a configuration makes, in a line.
+func summary(f *config.File) string {
+	s := fmt.Sprintf("%d targets, %d routes", len(f.Targets), len(f.Routes))
+	if d := f.Decisions; d != nil {
+		s += ", decisions on " + d.Listen
+	}
+	if c := f.Cluster; c != nil {
+		s += ", cluster by " + c.Redis.URL
+	}
+	return s
 }
 
 // must stops on what can only be a mistake in this program.
