@@ -56,8 +56,10 @@ type attempt struct {
 
 	shadow bool // it is not cut
 	free   bool // and has no permit
-	rushed bool // a stranger's deadline is nearer than its timeout
-	lapsed bool // it would have been cut
+
+	stranger bool        // the call's deadline is a stranger's
+	rushed   atomic.Bool // and nearer than the attempt's timeout
+	lapsed   bool        // it would have been cut
 
 	tell   func(AttemptResult)
 	excuse func(*http.Request) bool
@@ -211,7 +213,7 @@ func (a *attempt) arm(c *call) {
 		return
 	}
 	d := a.permit.Timeout()
-	a.rushed = c.rushes(d)
+	a.grant(d)
 	if a.upload != nil {
 		a.upload.connect(d)
 		return

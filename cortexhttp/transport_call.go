@@ -41,7 +41,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	c.begin()
 	known := c.known()
 	for {
-		a := &attempt{call: c.ctx, number: c.attempt, shadow: c.shadow}
+		a := &attempt{call: c.ctx, number: c.attempt, shadow: c.shadow, stranger: c.stranger}
 		var err error
 		if a.permit, err = c.engine.AdmitRetry(known, c.priority, c.attempt); err != nil {
 			if !c.shadow {
@@ -118,7 +118,9 @@ func (c *call) begin() {
 	}
 	c.mark, c.above = cortex.RetryMarkFrom(c.ctx)
 	c.repeatable = idempotent(c.req) || cfg.RetryNonIdempotent != nil && cfg.RetryNonIdempotent(c.req)
-	c.stranger = cfg.Stranger != nil && cfg.Stranger(c.req)
+	if _, ok := c.ctx.Deadline(); ok {
+		c.stranger = cfg.Stranger != nil && cfg.Stranger(c.req)
+	}
 	c.shadow = cfg.Shadow != nil && cfg.Shadow(c.req)
 	if c.report != nil {
 		c.report.Shadow = c.shadow

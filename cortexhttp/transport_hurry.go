@@ -9,24 +9,29 @@ import (
 
 // This file keeps callers' deadlines from being taken for failures of targets that are told of them, and end what they do in time.
 
-// rushes reports whether the call's deadline is a stranger's and leaves an attempt less than the timeout that the engine gives it.
-func (c *call) rushes(timeout time.Duration) bool {
-	if !c.stranger {
-		return false
+// grant takes down whether the call's deadline, where it is a stranger's, leaves the target less than the timeout that the engine gives the
+// attempt: when it begins, and anew when the target has the request's whole body.
+func (a *attempt) grant(timeout time.Duration) {
+	if !a.stranger {
+		return
 	}
-	left, ok := untilDeadline(c.ctx)
-	return ok && (timeout <= 0 || left < timeout)
+	left, _ := untilDeadline(a.call)
+	a.rushed.Store(timeout <= 0 || left < timeout)
 }
 
-// hurried reports whether the call's deadline leaves the attempt too little time to speak against the target.
-func (a *attempt) hurried() bool { return a.rushed || a.permit.Hurried() }
+// hurried reports whether the call's deadline leaves the attempt too little time to speak against the target. What a stranger has not
+// sent yet may be what the target waited for.
+func (a *attempt) hurried() bool {
+	if a.stranger && (a.rushed.Load() || a.atDeadline() || a.upload.unsent()) {
+		return true
+	}
+	return a.permit.Hurried()
+}
 
 // known is the call's context as the engine is to know it.
 func (c *call) known() context.Context {
 	if c.stranger {
-		if _, ok := c.ctx.Deadline(); ok {
-			return outsider{c.ctx}
-		}
+		return outsider{c.ctx}
 	}
 	return c.ctx
 }

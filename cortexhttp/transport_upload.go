@@ -144,7 +144,9 @@ func (u *upload) leave(whole bool) {
 	if whole {
 		u.phase = uploadSent
 		u.a.permit.Resume()
-		u.arm(u.a.permit.Timeout())
+		d := u.a.permit.Timeout()
+		u.a.grant(d)
+		u.arm(d)
 		return
 	}
 	u.arm(u.stall)

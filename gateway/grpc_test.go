@@ -120,6 +120,44 @@ func TestStrangersGRPCTimeoutsSayNothingOfTheTarget(t *testing.T) {
 	}
 }
 
+// Nor does the time that a stranger takes to send what the target waits for.
+func TestStrangersSlowGRPCRequestsSayNothingOfTheTarget(t *testing.T) {
+	for _, ends := range []bool{true, false} {
+		inWorld(t, func(t *testing.T, w *world) {
+			w.h2Serve("up.test:80", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				left, _ := parseGRPCTimeout(r.Header.Get("Grpc-Timeout"))
+				time.AfterFunc(left-10*time.Millisecond, func() { r.Body.Close() })
+				began := time.Now()
+				io.Copy(io.Discard, r.Body)
+				time.Sleep(left - 10*time.Millisecond - time.Since(began))
+				w.Header().Set("Content-Type", "application/grpc")
+				w.Header().Set("Grpc-Status", "4")
+			}))
+			s, _, _ := w.server(strings.Replace(one("", ""), "http://up", "h2c://up", 1))
+			c := w.h2Client(stranger)
+			pr, pw := io.Pipe()
+			go func() {
+				writeMessage(pw, "hello")
+				time.Sleep(29900 * time.Millisecond)
+				if ends {
+					pw.Close()
+				}
+			}()
+			res, err := grpcCall(t.Context(), c, "http://gateway.test:80/svc/x", pr, "Grpc-Timeout", "30S")
+			if err != nil || res.Header.Get("Grpc-Status") != "4" {
+				t.Fatalf("%v, %v", res, err)
+			}
+			res.Body.Close()
+			pw.Close()
+			synctest.Wait()
+			if st := s.Gateway().Targets()[0].Engine.Stats(); st.Timeouts+st.Failures > 0 || st.Neutral != 1 {
+				t.Errorf("ends %v: %+v", ends, st)
+			}
+			c.CloseIdleConnections()
+		})
+	}
+}
+
 // What a stranger leaves to wait is no excuse for a target that hangs: the attempt's own timeout ends it.
 func TestHangBehindLongGRPCTimeoutCounts(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
