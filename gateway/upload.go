@@ -194,8 +194,9 @@ func (u *upload) end() {
 	u.extend(time.Now())
 	u.over = true
 	if !u.streams {
+		u.closed = true // a transport that still sends must not touch the body any more: it is the server's
 		u.mu.Unlock()
-		return // the server itself waits for a Read that is under way, when the answer is out
+		return // which waits for a Read that is under way, when the answer is out
 	}
 	// A transport may still be reading, which net/http's server of HTTP/2 does not expect once the handler is over: it panics where
 	// the credit for what was read meets the end of the stream.
