@@ -62,7 +62,7 @@ func TestEightOpenAsSoonAsOne(t *testing.T) {
 	if os.Getenv("CORTEX_SLOW") != "1" {
 		t.Skip("it goes by real time, on a machine that is not busy: CORTEX_SLOW=1 runs it")
 	}
-	cases := []load{{400, 250 * ms}, {40, 250 * ms}, {100, 100 * ms}, {400, 50 * ms}}
+	cases := []load{{400, 250 * ms}, {40, 250 * ms}, {100, 100 * ms}}
 	for _, c := range cases {
 		s := startRedis(t)
 		ratio := 0.0
