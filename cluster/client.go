@@ -161,7 +161,7 @@ func reasonOf(err error) string {
 // Redacted is a URL without user, password and parameters, for logs.
 func Redacted(address string) string {
 	scheme, rest, ok := strings.Cut(address, "://")
-	if !ok {
+	if !ok || strings.Trim(scheme, "abcdefghijklmnopqrstuvwxyz+") != "" { // what stands there may be a part of a password
 		return "(not a URL)"
 	}
 	rest, _, _ = strings.Cut(rest, "?")
