@@ -33,6 +33,7 @@ const (
 // speaksGRPC reports whether a client reads answers as those of gRPC: over HTTP/2, and not grpc-web, whose clients read HTTP.
 func speaksGRPC(r *http.Request) bool { return r.ProtoMajor >= 2 && grpcContent(r.Header) }
 
+// grpcContent reports whether a header is that of a call of gRPC. grpc-web is none: its bodies are whole.
 func grpcContent(h http.Header) bool {
 	v := h["Content-Type"]
 	if len(v) != 1 {
@@ -111,7 +112,7 @@ func takeGRPCTimeout(h http.Header) (d time.Duration, ok, malformed bool) {
 			return d, true, false
 		}
 	}
-	if isGRPC(h) {
+	if grpcContent(h) {
 		return 0, false, true
 	}
 	delete(h, headerGRPCTimeout)
@@ -128,7 +129,7 @@ func (x *exchange) limit(d time.Duration) context.CancelFunc {
 
 // stampGRPC tells the target of an attempt how much time is left for it.
 func (x *exchange) stampGRPC(h http.Header) {
-	if len(h[headerGRPCTimeout]) == 0 && !isGRPC(h) {
+	if len(h[headerGRPCTimeout]) == 0 && !grpcContent(h) {
 		return
 	}
 	if due, ok := x.Context.Deadline(); ok {

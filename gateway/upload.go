@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"strings"
 	"sync"
 	"time"
 )
@@ -53,16 +52,11 @@ func (s *state) newUpload(w http.ResponseWriter, r *http.Request) *upload {
 		return nil
 	}
 	u := &upload{ReadCloser: r.Body, conn: http.NewResponseController(w), request: r, streams: r.ProtoMajor >= 2}
-	if !u.streams || !isGRPC(r.Header) {
+	if !u.streams || !grpcContent(r.Header) {
 		u.patience, u.rate, u.limit = s.server.BodyTimeout, s.server.MinBodyRate, s.server.MaxBodyBytes
 	}
 	u.renew()
 	return u
-}
-
-func isGRPC(h http.Header) bool {
-	v := h["Content-Type"]
-	return len(v) == 1 && strings.HasPrefix(v[0], "application/grpc")
 }
 
 // renew gives the client the whole time anew.

@@ -31,7 +31,7 @@ admin: {listen: '127.0.0.1:0'}
 server: {max_header_bytes: 64KiB, max_header_fields: 100, max_url_bytes: 8KiB, max_body_bytes: 1MiB}
 targets: {up: {endpoints: [http://%s], limit: {min: 100}, transport: {idle_timeout: 2s}}}
 `, up)
-	wired(t, text)
+	valid(t, text)
 	g := serve(t, text)
 
 	head := func(method, target, fields string) string {

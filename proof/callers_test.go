@@ -19,8 +19,7 @@ import (
 // callers make calls of many kinds at an even rate, straight to the gateway and over a link that may be ill, and judge each answer.
 type callers struct {
 	straight, linked string // addresses of the gateway
-	h2c              bool
-	number           int64 // of these callers, of all
+	number           int64  // of these callers, of all
 	http1, http2     *http.Client
 	serial           atomic.Int64
 	inFlight         atomic.Int64
@@ -36,8 +35,8 @@ type callers struct {
 
 var crowds atomic.Int64
 
-func newCallers(straight, linked string, h2c bool) *callers {
-	c := &callers{number: crowds.Add(1), straight: straight, linked: linked, h2c: h2c, tally: map[string]int{}, posts: map[string]int{}, keyed: map[string]int{}}
+func newCallers(straight, linked string) *callers {
+	c := &callers{number: crowds.Add(1), straight: straight, linked: linked, tally: map[string]int{}, posts: map[string]int{}, keyed: map[string]int{}}
 	plain := new(http.Protocols)
 	plain.SetHTTP1(true)
 	c.http1 = &http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: 100, Protocols: plain, DisableCompression: true}}
@@ -87,7 +86,7 @@ func (c *callers) call(n int) {
 		address = c.linked
 	}
 	client, version := c.http1, ""
-	if c.h2c && n/2%5 == 0 {
+	if n/2%5 == 0 {
 		client, version = c.http2, " h2c"
 	}
 	var kind, method, path, key string

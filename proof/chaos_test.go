@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
@@ -32,14 +31,7 @@ func TestChaos(t *testing.T) {
 		ends, links, urls = append(ends, e), append(links, k), append(urls, "http://"+k.addr)
 	}
 	// The server's bounds are short, so that what hangs is found before the test ends.
-	const server = "{read_header_timeout: 3s, body_timeout: 3s, idle_timeout: 5s%s}"
-	extra := ""
-	h2c := exec.Command(program, "validate", "--config", writeConfig(t, "server: {h2c: true, write_timeout: 3s}\ntargets: {a: {endpoints: [http://a]}}\n")).Run() == nil
-	if h2c {
-		extra = ", h2c: true, write_timeout: 3s, connections_per_client: 0"
-	} else if required() {
-		t.Fatal("not wired yet: server.h2c, server.write_timeout")
-	}
+	const server = "{read_header_timeout: 3s, body_timeout: 3s, idle_timeout: 5s, write_timeout: 3s, h2c: true, connections_per_client: 0}"
 	text := func(timeout string) string {
 		return fmt.Sprintf(`
 listen: 127.0.0.1:0
@@ -65,13 +57,13 @@ routes:
   - {path: /upgrade, target: streams}
   - {path: /upload, target: streams}
   - {path: /download, target: streams}
-`, fmt.Sprintf(server, extra), strings.Join(urls, ", "), timeout)
+`, server, strings.Join(urls, ", "), timeout)
 	}
 	g := serve(t, text("200ms"), collects)
 	front := newLink(t, "client", g.addr)
 
 	calm := func(what string, d time.Duration) (good, all int) {
-		c := newCallers(g.addr, front.addr, h2c)
+		c := newCallers(g.addr, front.addr)
 		ctx, cancel := context.WithTimeout(t.Context(), d)
 		defer cancel()
 		c.run(ctx, 100)
@@ -89,7 +81,7 @@ routes:
 	before, _ := g.settles(15*time.Second, func(f footprint) bool { return f.sockets <= 4 })
 	t.Logf("before: %v", before)
 
-	c := newCallers(g.addr, front.addr, h2c)
+	c := newCallers(g.addr, front.addr)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(seconds)*time.Second)
 	defer cancel()
 	m := &mischief{t: t, random: random, ends: ends, links: append(links, front, front), gateway: g, text: text, done: map[string]int{}}
@@ -135,7 +127,7 @@ routes:
 	quiesces(t, g)
 	n, by := g.goroutines()
 	ref := serve(t, text("200ms"), collects)
-	r := newCallers(ref.addr, ref.addr, h2c)
+	r := newCallers(ref.addr, ref.addr)
 	fresh, stop := context.WithTimeout(t.Context(), 2*time.Second)
 	defer stop()
 	r.run(fresh, 100)
@@ -170,8 +162,7 @@ type mischief struct {
 	gateway *child
 	text    func(timeout string) string
 
-	reloads int  // done
-	deaf    bool // the program does not know SIGHUP
+	reloads int // done
 	undo    []due
 	done    map[string]int
 }
@@ -231,13 +222,7 @@ func (m *mischief) one() (what string, undo func()) {
 
 // reload changes the file and sends SIGHUP.
 func (m *mischief) reload() {
-	if m.reloads == 0 && !m.wired() {
-		m.deaf = true
-	}
 	m.reloads++
-	if m.deaf {
-		return
-	}
 	text := m.text(fmt.Sprintf("%dms", 200+m.reloads%5))
 	if m.random.IntN(4) == 0 {
 		text = "targets: 5\n"
@@ -245,20 +230,6 @@ func (m *mischief) reload() {
 	if err := m.gateway.reload(text); err != nil {
 		m.t.Errorf("reload: %v", err)
 	}
-}
-
-// wired asks another process whether it survives a SIGHUP.
-func (m *mischief) wired() bool {
-	g := serve(m.t, m.text("200ms"))
-	err := g.reload(m.text("200ms"))
-	g.cmd.Process.Kill()
-	if err != nil {
-		m.t.Logf("not wired yet: reloads: %v", err)
-		if required() {
-			m.t.Errorf("reload: %v", err)
-		}
-	}
-	return err == nil
 }
 
 // heal undoes everything.
@@ -280,7 +251,7 @@ func (m *mischief) heal() {
 		e.kill()
 		e.revive(m.t)
 	}
-	if m.reloads > 0 && !m.deaf {
+	if m.reloads > 0 {
 		if err := m.gateway.reload(m.text("200ms")); err != nil {
 			m.t.Errorf("the last reload: %v", err)
 		}

@@ -37,7 +37,7 @@ func TestHTTP2Conformance(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			text := fmt.Sprintf("listen: 127.0.0.1:0\nadmin: {listen: '127.0.0.1:0'}\n%stargets: {up: {endpoints: [http://%s]}}\n", c.config, up)
-			wired(t, text)
+			valid(t, text)
 			plain := plainServer(t, hello, c.tls, cert, key)
 			theirs := h2spec(t, plain, c.tls)
 			gateway := serve(t, text).addr

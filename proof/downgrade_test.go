@@ -17,7 +17,7 @@ server: {h2c: true, body_timeout: 1s}
 targets: {up: {endpoints: [http://%s], retry: {max_retries: 0}}}
 routes: [{path: /, target: up}]
 `, rec.addr())
-	wired(t, text)
+	valid(t, text)
 	g := serve(t, text)
 
 	hidden := "x\r\n\r\n" + next

@@ -33,7 +33,7 @@ server: {h2c: true, max_streams: %d, max_header_bytes: 64KiB, read_header_timeou
 targets: {flood: {endpoints: [http://%s], transport: {idle_timeout: 2s}}, up: {endpoints: [http://%[2]s], limit: {min: 100}, transport: {idle_timeout: 2s}}}
 routes: [{path: /, target: flood}, {path: /bystander, target: up}]
 `, streams, up)
-	wired(t, text)
+	valid(t, text)
 
 	request := []string{":method", "GET", ":scheme", "http", ":authority", "flood", ":path", "/flood"}
 	for _, f := range []struct {

@@ -63,7 +63,7 @@ admin: {listen: '127.0.0.1:0'}
 targets: {up: {endpoints: [http://%s], timeout: {enabled: false}}}
 `, up), "NOTIFY_SOCKET="+path)
 	if !hears("READY=1") {
-		missing(t, "not wired yet: no READY=1 at NOTIFY_SOCKET")
+		t.Fatal("no READY=1 at NOTIFY_SOCKET")
 	}
 	if r, err := http.Get("http://" + g.addr + "/"); err != nil || r.StatusCode != 200 {
 		t.Errorf("ready, but: %v %v", r, err)

@@ -140,6 +140,9 @@ func TestJava(t *testing.T) {
 
 func TestCurl(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
+		if os.Getenv("CORTEX_REQUIRE_SERVICES") == "1" {
+			t.Fatal("curl is not installed")
+		}
 		t.Skip("curl is not installed")
 	}
 	guard, r := service(t)
