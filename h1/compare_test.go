@@ -211,9 +211,9 @@ func TestLikeNetHTTP(t *testing.T) {
 	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
 	srv.Start()
 	defer srv.Close()
-	std := &http.Transport{DisableCompression: true, ExpectContinueTimeout: time.Second}
+	std := &http.Transport{DisableCompression: true, ExpectContinueTimeout: time.Minute}
 	defer std.CloseIdleConnections()
-	own := newTransport(t, Config{})
+	own := newTransport(t, Config{ExpectContinueTimeout: time.Minute})
 	defer own.CloseIdleConnections()
 	proxy := func(rt http.RoundTripper) *httptest.Server {
 		u, _ := url.Parse(srv.URL)
@@ -230,7 +230,7 @@ func TestLikeNetHTTP(t *testing.T) {
 	stdProxy, ownProxy := proxy(std), proxy(own)
 	defer stdProxy.Close()
 	defer ownProxy.Close()
-	client := &http.Transport{DisableCompression: true, DisableKeepAlives: true, ExpectContinueTimeout: time.Second}
+	client := &http.Transport{DisableCompression: true, DisableKeepAlives: true, ExpectContinueTimeout: time.Minute}
 	for _, s := range scenarios() {
 		want, have := observe(t, std, srv.URL, s), observe(t, own, srv.URL, s)
 		if s.name == "early" { // if the server closes, and how much it reads, is a matter of time
@@ -240,6 +240,8 @@ func TestLikeNetHTTP(t *testing.T) {
 			t.Errorf("%s\nhave %s\nwant %s", s.name, have, want)
 		}
 		want, have = observe(t, client, stdProxy.URL, s), observe(t, client, ownProxy.URL, s)
+		// The proxy passes the target's 100 on, and its server says one by itself when the body is read first: which, is a race there.
+		want, have = strings.Replace(want, "100 |100 |", "100 |", 1), strings.Replace(have, "100 |100 |", "100 |", 1)
 		if s.name == "early" {
 			want, have = want[:20], have[:20]
 		}
