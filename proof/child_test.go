@@ -102,7 +102,8 @@ type child struct {
 var watched = map[string]*regexp.Regexp{
 	"reload":         regexp.MustCompile(`(?i)msg="?[^"]*\breload(ed)?\b`),
 	"refused reload": regexp.MustCompile(`(?i)level=(ERROR|WARN) msg="?[^"]*\breload(ed)?\b`),
-	"panic":          regexp.MustCompile(`(?i)\bpanic\b|^fatal error`),
+	// Not what a dump of goroutines says of one that runs a deferred function: "runtime/panic.go:615".
+	"panic": regexp.MustCompile(`^panic: |^fatal error: |^time=.*(?i:\bpanic\b)`),
 }
 
 var portLine = regexp.MustCompile(`msg="?(listening|admin port)"? .*?address=(\S+)`)
