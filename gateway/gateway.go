@@ -236,6 +236,9 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.problem(s, w, r, http.StatusNotFound, "destination_not_found", "No route has this path.")
 		return
 	}
+	if countsHops(r) && g.lastHop(s, w, r) {
+		return
+	}
 	if limit := s.server.MaxBodyBytes; limit > 0 && r.ContentLength > limit && body.limited() {
 		hangUp(w, r)
 		g.longBodies.Add(1)

@@ -13,6 +13,10 @@ import (
 // rewrite makes the header of the request to the target of the one that came in, in place.
 func (x *exchange) rewrite(out *http.Request) {
 	h := out.Header
+	left := 0
+	if countsHops(out) {
+		left, _ = forwards(h)
+	}
 	trailers := wantsTrailers(h)
 	upgrade := ""
 	if len(h["Upgrade"]) > 0 && out.ProtoMajor == 1 && out.ProtoMinor > 0 {
@@ -20,6 +24,9 @@ func (x *exchange) rewrite(out *http.Request) {
 	}
 	out.Trailer = x.announced()
 	hopByHop(h)
+	if left > 0 {
+		h[headerMaxForwards] = []string{strconv.Itoa(left - 1)}
+	}
 	if trailers { // gRPC servers insist on it
 		h["Te"] = trailersOnly
 	}
@@ -238,26 +245,6 @@ func spoofed(key string) bool {
 
 // own reports whether a header is one of the guards'. key is in canonical form.
 func own(key string) bool { return strings.HasPrefix(key, "Cortex-") }
-
-// maxHops bounds how many proxies a request may have come through.
-const maxHops = 32
-
-// looped reports whether a request has been here before, or has come through too many others: a route that leads back to the
-// gateway would multiply every request until something breaks.
-func (g *Gateway) looped(h http.Header) bool {
-	via := h["Via"]
-	if len(via) == 0 {
-		return false
-	}
-	hops := len(via)
-	for _, line := range via {
-		if strings.Contains(line, g.mark) {
-			return true
-		}
-		hops += strings.Count(line, ",")
-	}
-	return hops >= maxHops
-}
 
 // requestID is what a trusted peer calls the request, or a new name for it.
 func (x *exchange) requestID() string {

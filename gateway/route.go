@@ -68,11 +68,14 @@ func (t *table) find(method, p string) *route {
 	return nil
 }
 
-// allowed lists the methods of the routes for a path that find finds none for; empty where no route has the path at all.
+// allowed lists the methods of the routes for a path; empty where one takes all, or no route has the path.
 func (t *table) allowed(p string) []string {
 	var methods []string
 	for key, more := t.first(p), true; more; key, more = parent(key) {
 		for _, r := range t.byPath[key] {
+			if len(r.methods) == 0 {
+				return nil
+			}
 			methods = append(methods, r.methods...)
 		}
 	}
