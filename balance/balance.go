@@ -74,6 +74,7 @@ type Eject struct {
 
 // Check says how members are asked how they are.
 type Check struct {
+	Of        string        // what Probe asks for: what was found by asking for something else is not inherited
 	Interval  time.Duration // between the start of checks of a member, give or take a tenth; 0 = 10 s
 	Timeout   time.Duration // of a check; 0 = 2 s
 	Healthy   int           // good checks in a row that put a member back; 0 = 2
@@ -171,14 +172,16 @@ func (c Config) withDefaults() (Config, error) {
 		}
 	}
 	if c.Now == nil {
-		start := time.Now()
-		c.Now = func() time.Duration { return time.Since(start) }
+		c.Now = func() time.Duration { return time.Since(origin) }
 	}
 	if c.Rand == nil {
 		c.Rand = rand.Float64
 	}
 	return c, nil
 }
+
+// origin is that of the clock of all pools, so that one can inherit from another.
+var origin = time.Now()
 
 // A Pool is the members of one target. It is safe for concurrent use.
 type Pool struct {

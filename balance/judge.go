@@ -282,4 +282,6 @@ func (p *Pool) restore(m *Member, now time.Duration) {
 // target fails at once, the others have no good answers and all failures count. When members fall ill one after
 // the other, those beyond MaxShare count. What this can hide is bounded: of equal members, of which each call fails with the same
 // probability, about one failure in a hundred.
-func (p *Pool) Blames(m *Member) bool { return m.blamed.Load() && !p.set.Load().failOpen }
+func (p *Pool) Blames(m *Member) bool {
+	return m.blamed.Load() && p.cfg.Eject.Enabled && !p.set.Load().failOpen
+}

@@ -29,19 +29,7 @@ type Member struct {
 	url      *url.URL
 	addr     netip.Addr // zero where the URL has a host name
 	weight   float64    // guarded by p.mu
-
-	_ [64]byte // what every attempt writes has lines of its own
-
-	inFlight  atomic.Int64
-	good      atomic.Uint64
-	streak    atomic.Int64 // failures in a row
-	failed    atomic.Uint64
-	timedOut  atomic.Uint64
-	throttled atomic.Uint64
-	neutral   atomic.Uint64
-	blamed    atomic.Bool
-
-	_ [64]byte
+	*load
 
 	// Guarded by p.mu.
 	removed    bool // at removedAt
@@ -64,8 +52,24 @@ type Member struct {
 	rowAt             time.Duration
 }
 
+// load is what attempts write. A member that comes of one of another pool shares it with that one, whose attempts go on.
+type load struct {
+	_ [64]byte // it has lines of its own
+
+	inFlight  atomic.Int64
+	good      atomic.Uint64
+	streak    atomic.Int64 // failures in a row
+	failed    atomic.Uint64
+	timedOut  atomic.Uint64
+	throttled atomic.Uint64
+	neutral   atomic.Uint64
+	blamed    atomic.Bool
+
+	_ [64]byte
+}
+
 func newMember(p *Pool, endpoint int, u *url.URL, addr netip.Addr, weight float64) *Member {
-	m := &Member{p: p, endpoint: endpoint, url: u, addr: addr, weight: weight}
+	m := &Member{p: p, endpoint: endpoint, url: u, addr: addr, weight: weight, load: new(load)}
 	if addr.IsValid() {
 		c := *u
 		c.Host = hostOf(addr, u.Port())

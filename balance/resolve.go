@@ -94,6 +94,8 @@ func (p *Pool) resolved(endpoint int, addrs []netip.Addr, err error) {
 		m := newMember(p, endpoint, e.URL, a, weight)
 		if !first {
 			m.comeBack(now)
+		} else { // it may be new itself
+			m.slow, m.slowFrom = old[0].slow, old[0].slowFrom
 		}
 		group = append(group, m)
 		p.tell(Event{Kind: Added, Member: m})

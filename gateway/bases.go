@@ -24,6 +24,9 @@ type bases struct {
 	h2c    *http.Transport      // for h2c endpoints; nil = there are none
 	secure map[*url.URL]*secure // by endpoint
 
+	config config.Transport
+	heir   atomic.Pointer[bases] // that goes on with those of them that it has, too; nil = none
+
 	// The standard transport knows no age of connections: all that are idle are closed once in that time.
 	maxAge time.Duration
 	purged atomic.Int64 // when, since origin
@@ -44,17 +47,28 @@ func (s *secure) CloseIdleConnections() {
 
 type dialer = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// newBases makes the transports of a target. dial makes its connections; nil: TCP.
-func newBases(c *config.Target, dial dialer) (*bases, error) {
+// newBases makes the transports of a target. dial makes its connections; nil: TCP. Those of the target before, which may be nil, go on where
+// they would be the same.
+func newBases(c *config.Target, dial dialer, before *bases) (*bases, error) {
+	if before == nil {
+		before = new(bases)
+	}
 	if dial == nil {
 		dial = (&net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 10 * time.Second, Count: 3}}).DialContext
 	}
 	t := c.Transport
-	b := &bases{maxAge: t.MaxAge}
+	b := &bases{maxAge: t.MaxAge, config: t}
 	b.purged.Store(int64(monotonic()))
+	same := withoutTLS(before.config) == withoutTLS(t)
 	for _, e := range c.Endpoints {
 		switch e.URL.Scheme {
 		case "h2c":
+			if b.h2c != nil {
+				continue
+			}
+			if same {
+				b.h2c = before.h2c
+			}
 			if b.h2c == nil {
 				b.h2c = newStandard(t, dial)
 				b.h2c.Protocols = new(http.Protocols)
@@ -69,11 +83,15 @@ func newBases(c *config.Target, dial dialer) (*bases, error) {
 			if err != nil {
 				return nil, err
 			}
-			s := newStandard(t, dial)
-			s.DialTLSContext = within(t.DialTimeout, files.DialTLS(dial))
 			if b.secure == nil {
 				b.secure = make(map[*url.URL]*secure)
 			}
+			if s := before.to(e.URL); s != nil && before.config == t {
+				b.secure[e.URL] = s
+				continue
+			}
+			s := newStandard(t, dial)
+			s.DialTLSContext = within(t.DialTimeout, files.DialTLS(dial))
 			up, err := newPlain(t, dialHTTP1(files, dial))
 			if err != nil {
 				return nil, err
@@ -83,6 +101,9 @@ func newBases(c *config.Target, dial dialer) (*bases, error) {
 			if b.plain != nil {
 				continue
 			}
+			if b.plain = before.plain; same && b.plain != nil {
+				continue
+			}
 			var err error
 			if b.plain, err = newPlain(t, dial); err != nil {
 				return nil, err
@@ -90,6 +111,21 @@ func newBases(c *config.Target, dial dialer) (*bases, error) {
 		}
 	}
 	return b, nil
+}
+
+// to is the transport to an https endpoint, or nil.
+func (b *bases) to(endpoint *url.URL) *secure {
+	for u, s := range b.secure {
+		if u.String() == endpoint.String() {
+			return s
+		}
+	}
+	return nil
+}
+
+func withoutTLS(t config.Transport) config.Transport {
+	t.TLS = config.TransportTLS{}
+	return t
 }
 
 // orNever is a time in the words of package h1, where 0 is the default.
@@ -207,7 +243,7 @@ func (b *bases) purge() {
 	}
 	now, last := int64(monotonic()), b.purged.Load()
 	if time.Duration(now-last) > b.maxAge && b.purged.CompareAndSwap(last, now) {
-		b.closeStandard()
+		b.closeStandard(new(bases))
 	}
 }
 
@@ -238,19 +274,25 @@ func (b *bases) reload() error {
 	return nil
 }
 
-// CloseIdleConnections closes those of all transports.
+// CloseIdleConnections closes those of all transports, but for those that an heir goes on with.
 func (b *bases) CloseIdleConnections() {
-	if b.plain != nil {
+	heir := new(bases)
+	for h := b.heir.Load(); h != nil; h = h.heir.Load() {
+		heir = h
+	}
+	if b.plain != nil && b.plain != heir.plain {
 		b.plain.CloseIdleConnections()
 	}
-	b.closeStandard()
+	b.closeStandard(heir)
 }
 
-func (b *bases) closeStandard() {
-	if b.h2c != nil {
+func (b *bases) closeStandard(heir *bases) {
+	if b.h2c != nil && b.h2c != heir.h2c {
 		b.h2c.CloseIdleConnections()
 	}
-	for _, s := range b.secure {
-		s.CloseIdleConnections()
+	for u, s := range b.secure {
+		if s != heir.to(u) {
+			s.CloseIdleConnections()
+		}
 	}
 }

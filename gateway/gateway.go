@@ -152,7 +152,8 @@ func monotonic() time.Duration { return time.Since(origin) }
 
 // Reload puts another configuration in the place of the one in force. What has not changed stays as it is: a target with all that
 // it has learned, its connections, a route's cached answers. A target that has changed keeps its engine as long as nothing of the engine's
-// own has changed. Requests under way go on as they began. Where the configuration cannot be used, which the error says, everything stays.
+// own has changed; what is known of its endpoints, but with another transport.tls; and connections, but with another transport. Requests
+// under way go on as they began. Where the configuration cannot be used, which the error says, everything stays.
 func (g *Gateway) Reload(f *config.File) (err error) {
 	g.reloading.Lock()
 	defer g.reloading.Unlock()
@@ -171,6 +172,7 @@ func (g *Gateway) Reload(f *config.File) (err error) {
 			return err
 		}
 	}
+	s.inherit(before)
 	g.memory.SetLimit(f.Memory.Limit)
 	g.state.Store(s)
 	s.start(before)
@@ -198,7 +200,7 @@ func (g *Gateway) Close() {
 	defer g.reloading.Unlock()
 	g.closed = true
 	for _, t := range g.state.Load().targets {
-		t.retire()
+		t.retire(nil)
 	}
 	g.fleet.close()
 	if l := g.access.Swap(nil); l != nil {

@@ -84,8 +84,17 @@ func (s *state) route(c *config.Route) *route {
 // discard lets go of a state that does not come into force.
 func (s *state) discard(kept *state) {
 	for _, t := range s.targets {
-		if kept.target(t.Name) != t {
-			t.retire()
+		if k := kept.target(t.Name); k != t {
+			t.retire(k)
+		}
+	}
+}
+
+// inherit has what is new in s take over what is known of its endpoints. It is to be called as late as it can be, before s is in force.
+func (s *state) inherit(before *state) {
+	for _, t := range s.targets {
+		if old := before.target(t.Name); old != nil && old != t {
+			t.inherit(old)
 		}
 	}
 }
@@ -93,9 +102,14 @@ func (s *state) discard(kept *state) {
 // start begins the work of what is new in s and ends that of what was in the state before only.
 func (s *state) start(before *state) {
 	for _, t := range s.targets {
-		if before.target(t.Name) != t {
+		old := before.target(t.Name)
+		if old != t {
 			t.start()
-		} else if err := t.base.reload(); err != nil { // changed since build, which has checked them
+		}
+		if old == nil {
+			continue
+		}
+		if err := t.base.reload(); err != nil { // changed since build, which has checked them
 			t.logger.Error("certificates: those in force stay", "target", t.Name, "error", err)
 		}
 	}
@@ -103,8 +117,8 @@ func (s *state) start(before *state) {
 		return
 	}
 	for _, t := range before.targets {
-		if s.byName[t.Name] != t {
-			t.retire()
+		if heir := s.byName[t.Name]; heir != t {
+			t.retire(heir)
 		}
 	}
 	caches := make(map[*cache]bool, len(s.routes))

@@ -60,7 +60,11 @@ func (g *Gateway) newTarget(c *config.Target, before *Target) (*Target, error) {
 		}
 	}
 	var err error
-	if t.base, err = newBases(c, g.options.Dial); err != nil {
+	var base *bases
+	if before != nil {
+		base = before.base
+	}
+	if t.base, err = newBases(c, g.options.Dial, base); err != nil {
 		return nil, err
 	}
 	if t.pool, err = t.newPool(g); err != nil {
@@ -91,7 +95,7 @@ func (t *Target) newPool(g *Gateway) (*balance.Pool, error) {
 		c.Endpoints = append(c.Endpoints, balance.Endpoint{URL: e.URL, Weight: e.Weight})
 	}
 	if k := b.Check; k != nil {
-		c.Check = &balance.Check{Interval: k.Interval, Timeout: k.Timeout, Healthy: k.Healthy, Unhealthy: k.Unhealthy}
+		c.Check = &balance.Check{Of: k.Path, Interval: k.Interval, Timeout: k.Timeout, Healthy: k.Healthy, Unhealthy: k.Unhealthy}
 		c.Probe = t.probe
 	}
 	return balance.New(c)
@@ -121,6 +125,13 @@ func (t *Target) probe(ctx context.Context, m *balance.Member) error {
 	return nil
 }
 
+// inherit takes over what is known of the endpoints that stay. With another identity of the gateway's, or other authorities, they are others.
+func (t *Target) inherit(before *Target) {
+	if t.config.Transport.TLS == before.config.Transport.TLS {
+		t.pool.Inherit(before.pool)
+	}
+}
+
 // start begins the work behind the target.
 func (t *Target) start() { t.pool.Start(context.Background()) }
 
@@ -142,8 +153,12 @@ func (t *Target) closeIdle() {
 	}
 }
 
-// retire ends the work behind the target. Calls under way go on; the connections that they leave are closed after the last of them.
-func (t *Target) retire() {
+// retire ends the work behind the target. Calls under way go on; the connections that they leave are closed after the last of them, but
+// for those of transports that an heir, which may be nil, goes on with.
+func (t *Target) retire(heir *Target) {
+	if heir != nil {
+		t.base.heir.Store(heir.base)
+	}
 	t.retired.Store(true)
 	t.pool.Close()
 	t.closeIdle()
