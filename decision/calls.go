@@ -86,7 +86,9 @@ func (s *service) Report(_ context.Context, r *pb.ReportRequest) (*pb.ReportResp
 	if err != nil {
 		return nil, err
 	}
-	return s.book(good), nil
+	out := new(pb.ReportResponse)
+	out.Counted, out.Reason = s.book(good)
+	return out, nil
 }
 
 // ReportBatch tells of many.
@@ -97,14 +99,16 @@ func (s *service) ReportBatch(_ context.Context, r *pb.ReportBatchRequest) (*pb.
 	good := make([]report, len(r.Reports))
 	for i, one := range r.Reports {
 		var err error
-		if good[i], err = s.check(fmt.Sprintf("reports[%d].", i), one); err != nil {
+		if good[i], err = s.check("", one); err != nil { // the names are for the message only: once more, with them
+			_, err = s.check(fmt.Sprintf("reports[%d].", i), one)
 			return nil, err
 		}
 	}
 	out := &pb.ReportBatchResponse{Results: make([]*pb.ReportResponse, len(good))}
+	results := make([]pb.ReportResponse, len(good)) // at once
 	for i := range good {
-		out.Results[i] = s.book(good[i])
-		if out.Results[i].Counted {
+		out.Results[i] = &results[i]
+		if results[i].Counted, results[i].Reason = s.book(good[i]); results[i].Counted {
 			out.Counted++
 		}
 	}
@@ -153,15 +157,14 @@ func (s *service) check(in string, r *pb.ReportRequest) (out report, err error) 
 	return out, nil
 }
 
-// book takes in a report.
-func (s *service) book(r report) *pb.ReportResponse {
-	counted := false
+// book takes in a report, and tells whether it counted and if not, why.
+func (s *service) book(r report) (counted bool, reason string) {
 	if r.engine != nil {
 		counted = r.engine.Observe(r.priority, r.attempt, r.outcome, r.latency)
 	} else {
 		a := s.tokens.take(r.id, s.Now())
 		if a == nil {
-			return &pb.ReportResponse{Reason: tokenUnknown}
+			return false, tokenUnknown
 		}
 		if r.measured {
 			counted = a.permit.RecordTook(r.outcome, r.latency)
@@ -170,9 +173,9 @@ func (s *service) book(r report) *pb.ReportResponse {
 		}
 	}
 	if !counted {
-		return &pb.ReportResponse{Reason: stale}
+		return false, stale
 	}
-	return &pb.ReportResponse{Counted: true}
+	return true, ""
 }
 
 // Decide runs the five checks on a failed attempt, after it has recorded it.
@@ -208,10 +211,10 @@ func (s *service) Decide(_ context.Context, r *pb.DecideRequest) (*pb.DecideResp
 		if a := s.tokens.find(failed.id); a != nil && a.target != *r.Target {
 			return nil, invalid("token", "of another target: want the target that the attempt was admitted for")
 		}
-		counted = s.book(failed).Counted
+		counted, _ = s.book(failed)
 	default:
 		failed.engine = e
-		counted = s.book(failed).Counted
+		counted, _ = s.book(failed)
 	}
 	d := e.Decide(f)
 	return &pb.DecideResponse{Retry: d.Retry, DelayMs: toMS(d.Delay), Reason: d.Reason.String(), Cps: places4(d.CPS), Signals: signals(d.Signals),
@@ -240,8 +243,11 @@ func failure(r *pb.DecideRequest) (f cortex.Failure, err error) {
 	if err = text("retry_after", r.GetRetryAfter(), 100); err != nil {
 		return f, err
 	}
-	said, _ := cortexhttp.RetryAfter(http.Header{"Retry-After": {r.GetRetryAfter()}}, time.Now())
-	f.Class.RetryAfter = max(hint, said)
+	f.Class.RetryAfter = hint
+	if r.RetryAfter != nil {
+		said, _ := cortexhttp.RetryAfter(http.Header{"Retry-After": {*r.RetryAfter}}, time.Now())
+		f.Class.RetryAfter = max(hint, said)
+	}
 	if f.Deadline, err = millis("deadline_ms", r.DeadlineMs, 1); err != nil {
 		return f, err
 	}

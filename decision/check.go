@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"regexp"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -25,8 +24,18 @@ const (
 	maxMS      = 24 * 60 * 60 * 1000 // a day
 )
 
-// targetName is what the names of targets in a configuration are, too.
-var targetName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$`)
+// isTargetName says whether a name is as those of targets in a configuration are, too: ^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$.
+func isTargetName(s string) bool {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9':
+		case i > 0 && (c == '_' || c == '.' || c == '-'):
+		default:
+			return false
+		}
+	}
+	return s != "" && len(s) <= 63
+}
 
 // invalid is the error of a request with a field that cannot be used.
 func invalid(field, format string, args ...any) error {
@@ -52,7 +61,7 @@ func (s *service) engine(field string, target *string) (*cortex.Engine, error) {
 	if target == nil {
 		return nil, invalid(field, "missing: want the name of a target")
 	}
-	if !targetName.MatchString(*target) {
+	if !isTargetName(*target) {
 		return nil, invalid(field, "%s: not a name: want up to 63 letters, digits and -_. with a letter or digit first", show(*target))
 	}
 	if s.Known != nil {
@@ -111,12 +120,16 @@ var outcomes = []cortex.Outcome{cortex.Success, cortex.Failed, cortex.TimedOut, 
 
 // outcome is one of the words for those from the first on.
 func outcome(field string, word *string, among []cortex.Outcome) (cortex.Outcome, error) {
+	if word != nil {
+		for _, o := range among {
+			if *word == o.String() {
+				return o, nil
+			}
+		}
+	}
 	names := make([]string, len(among))
 	for i, o := range among {
 		names[i] = o.String()
-		if word != nil && *word == names[i] {
-			return o, nil
-		}
 	}
 	want := "want one of " + strings.Join(names, ", ")
 	if word == nil {

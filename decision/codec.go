@@ -10,6 +10,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	pb "github.com/seed-a29ca62a/cortex/decision/decisionpb"
 )
 
 // strictJSON reads and writes JSON as the schema says it, where connect's own drops keys that it does not know, so that a misspelt
@@ -28,12 +30,20 @@ var errNoProto = errors.New("no message of the schema")
 func (c strictJSON) Name() string { return c.name }
 
 // Marshal writes every field that has no presence of its own.
-func (c strictJSON) Marshal(message any) ([]byte, error) {
+func (c strictJSON) Marshal(message any) ([]byte, error) { return c.MarshalAppend(nil, message) }
+
+// MarshalAppend is what connect calls where a codec has it, with a buffer that it keeps.
+func (c strictJSON) MarshalAppend(b []byte, message any) ([]byte, error) {
 	m, ok := message.(proto.Message)
 	if !ok {
 		return nil, errNoProto
 	}
-	return protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(m)
+	if results, ok := m.(*pb.ReportBatchResponse); ok {
+		if b, ok = appendResults(b, results); ok {
+			return b, nil
+		}
+	}
+	return protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.MarshalAppend(b, m)
 }
 
 // Unmarshal refuses what the schema does not have.
@@ -44,6 +54,9 @@ func (c strictJSON) Unmarshal(data []byte, message any) error {
 	}
 	if len(data) == 0 {
 		return errors.New("the body is empty: want a JSON object, such as {}")
+	}
+	if batch, ok := m.(*pb.ReportBatchRequest); ok && readReports(data, batch) {
+		return nil
 	}
 	if err := (protojson.UnmarshalOptions{}).Unmarshal(data, m); err != nil {
 		d := m.ProtoReflect().Descriptor()

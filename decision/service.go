@@ -83,9 +83,6 @@ func newService(c Config) *service {
 
 // ServeHTTP lets a request in or not, and serves it.
 func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	conn := connection{http.NewResponseController(w)}
-	conn.reads(readTimeout)
-	conn.writes(writeTimeout)
 	reads := r.Method == http.MethodGet || r.Method == http.MethodHead
 	if reads && r.URL.Path == "/healthz" {
 		say(w, "text/plain; charset=utf-8", []byte("ok\n"))
@@ -98,7 +95,7 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	method, ok := s.methods[r.URL.Path]
 	switch path := r.URL.Path; {
 	case ok:
-		s.calls.serve(method, s.rpc, w, r.WithContext(context.WithValue(r.Context(), connKey{}, conn)))
+		s.calls.serve(method, s.rpc, w, r)
 	case path == "/" && reads:
 		say(w, "application/json", s.index)
 	case path == "/openapi.json" && reads:
@@ -151,14 +148,14 @@ func say(w http.ResponseWriter, kind string, body []byte) {
 	w.Write(body)
 }
 
-// connection bounds how long a client may take. What its server cannot do is left.
+// connection bounds how long a client may take, where it is not as the server has it. What its server cannot do is left.
 type connection struct{ *http.ResponseController }
 
-type connKey struct{}
-
 func connOf(ctx context.Context) connection {
-	c, _ := ctx.Value(connKey{}).(connection)
-	return c
+	if u, ok := ctx.Value(underWayKey{}).(*underWay); ok {
+		return connection{http.NewResponseController(u.w)}
+	}
+	return connection{}
 }
 
 // reads gives the client so long for the rest of its request; 0 = any time.

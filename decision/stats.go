@@ -61,33 +61,39 @@ func StatsOf(h http.Handler) (Stats, bool) {
 // calls counts requests by method and result.
 type calls [][len(Results)]atomic.Uint64
 
-// outcomeKey is of where the interceptor leaves the result for the handler: a body that cannot be read never gets as far as the former.
-type outcomeKey struct{}
+// underWay is a request to a method. The interceptor leaves the result in it for the handler: a body that cannot be read never gets as far
+// as the former.
+type underWay struct {
+	w      http.ResponseWriter
+	result int
+}
+
+type underWayKey struct{}
 
 // serve serves a request to a method and counts it.
 func (c calls) serve(method int, h http.Handler, w http.ResponseWriter, r *http.Request) {
-	result := resultMalformed
-	defer func() { c[method][result].Add(1) }()
-	h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), outcomeKey{}, &result)))
+	u := &underWay{w, resultMalformed}
+	defer func() { c[method][u.result].Add(1) }()
+	h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), underWayKey{}, u)))
 }
 
 // ended leaves the result of a request.
 func ended(ctx context.Context, err error) {
-	p, ok := ctx.Value(outcomeKey{}).(*int)
+	u, ok := ctx.Value(underWayKey{}).(*underWay)
 	if !ok {
 		return
 	}
-	if *p = 0; err == nil {
+	if u.result = 0; err == nil {
 		return
 	}
-	*p = resultOther
+	u.result = resultOther
 	code := connect.CodeOf(err)
 	if ctx.Err() != nil { // whatever it says, nobody is there any more
 		code = connect.CodeCanceled
 	}
 	for i, name := range Results {
 		if name == code.String() {
-			*p = i
+			u.result = i
 		}
 	}
 }

@@ -161,7 +161,7 @@ func (s *service) wanted(targets []string) (map[string]bool, error) {
 	set := make(map[string]bool, len(targets))
 	for i := range targets {
 		field := fmt.Sprintf("targets[%d]", i)
-		if s.Others == nil || !targetName.MatchString(targets[i]) {
+		if s.Others == nil || !isTargetName(targets[i]) {
 			if _, err := s.engine(field, &targets[i]); err != nil {
 				return nil, err
 			}
