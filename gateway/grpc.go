@@ -166,6 +166,10 @@ func writeProblem(w http.ResponseWriter, r *http.Request, p cortexhttp.Problem) 
 		h[headerGRPCPushback] = []string{"-1"} // failing fast is the point of opening
 	case p.RetryAfterMS > 0:
 		h[headerGRPCPushback] = []string{strconv.FormatInt(p.RetryAfterMS, 10)}
+	default: // of the port
+		if s, err := strconv.ParseUint(h.Get("Retry-After"), 10, 20); err == nil {
+			h[headerGRPCPushback] = []string{strconv.FormatUint(1000*s, 10)}
+		}
 	}
 	w.WriteHeader(http.StatusOK)
 }
@@ -179,8 +183,8 @@ func grpcCode(p cortexhttp.Problem) int {
 		}
 	case http.StatusGatewayTimeout, http.StatusRequestTimeout:
 		return grpcDeadlineExceeded
-	case http.StatusRequestEntityTooLarge:
-		return grpcResourceExhausted
+	case http.StatusRequestEntityTooLarge, http.StatusRequestURITooLong, http.StatusRequestHeaderFieldsTooLarge:
+		return grpcResourceExhausted // not unavailable: it would be no smaller the next time
 	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
 		return grpcUnimplemented
 	case http.StatusBadRequest, http.StatusLoopDetected:

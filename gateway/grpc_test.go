@@ -261,7 +261,7 @@ func TestGRPCStatusOfProblems(t *testing.T) {
 		{cortexhttp.Problem{Status: 502}, "", "14", ""}, {cortexhttp.Problem{Status: 502, Reason: "MAX_RETRIES_EXCEEDED"}, "no", "14", "-1"},
 		{cortexhttp.Problem{Status: 504}, "", "4", ""}, {cortexhttp.Problem{Status: 408}, "", "4", ""}, {cortexhttp.Problem{Status: 413}, "", "8", ""},
 		{cortexhttp.Problem{Status: 404}, "", "12", ""}, {cortexhttp.Problem{Status: 405}, "", "12", ""}, {cortexhttp.Problem{Status: 400}, "", "13", ""},
-		{cortexhttp.Problem{Status: 508}, "no", "13", "-1"},
+		{cortexhttp.Problem{Status: 508}, "no", "13", "-1"}, {cortexhttp.Problem{Status: 414}, "", "8", ""}, {cortexhttp.Problem{Status: 431}, "", "8", ""},
 	} {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequest("POST", "/svc/m", nil)
