@@ -21,19 +21,15 @@ import (
 // all else. Each https endpoint has its own, because the name that its certificate must be for goes with the transport.
 type bases struct {
 	plain  *h1.Transport        // for http endpoints; nil = there are none
-	h2c    *http.Transport      // for h2c endpoints; nil = there are none
+	h2c    *aging               // for h2c endpoints; nil = there are none
 	secure map[*url.URL]*secure // by endpoint
 
 	config config.Transport
 	heir   atomic.Pointer[bases] // that goes on with those of them that it has, too; nil = none
-
-	// The standard transport knows no age of connections: all that are idle are closed once in that time.
-	maxAge time.Duration
-	purged atomic.Int64 // when, since origin
 }
 
 type secure struct {
-	*http.Transport
+	*aging
 	upgrades *h1.Transport // for requests to change the protocol, which HTTP/2 does not know
 	files    *tlsfile.Client
 	paths    tlsfile.ClientFiles // that those are of
@@ -41,7 +37,7 @@ type secure struct {
 
 // CloseIdleConnections closes those of both.
 func (s *secure) CloseIdleConnections() {
-	s.Transport.CloseIdleConnections()
+	s.aging.CloseIdleConnections()
 	s.upgrades.CloseIdleConnections()
 }
 
@@ -57,8 +53,7 @@ func newBases(c *config.Target, dial dialer, before *bases) (*bases, error) {
 		dial = (&net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 10 * time.Second, Count: 3}}).DialContext
 	}
 	t := c.Transport
-	b := &bases{maxAge: t.MaxAge, config: t}
-	b.purged.Store(int64(monotonic()))
+	b := &bases{config: t}
 	same := withoutTLS(before.config) == withoutTLS(t)
 	for _, e := range c.Endpoints {
 		switch e.URL.Scheme {
@@ -70,9 +65,12 @@ func newBases(c *config.Target, dial dialer, before *bases) (*bases, error) {
 				b.h2c = before.h2c
 			}
 			if b.h2c == nil {
-				b.h2c = newStandard(t, dial)
-				b.h2c.Protocols = new(http.Protocols)
-				b.h2c.Protocols.SetUnencryptedHTTP2(true)
+				b.h2c = newAging(t.MaxAge, t.DialTimeout, dial, func(dial dialer) *http.Transport {
+					s := newStandard(t, dial)
+					s.Protocols = new(http.Protocols)
+					s.Protocols.SetUnencryptedHTTP2(true)
+					return s
+				})
 			}
 		case "https":
 			f := tlsfile.ClientFiles{CA: t.TLS.CA, Cert: t.TLS.Cert, Key: t.TLS.Key, ServerName: t.TLS.ServerName, ALPN: []string{"h2", "http/1.1"}}
@@ -90,8 +88,11 @@ func newBases(c *config.Target, dial dialer, before *bases) (*bases, error) {
 				b.secure[e.URL] = s
 				continue
 			}
-			s := newStandard(t, dial)
-			s.DialTLSContext = within(t.DialTimeout, files.DialTLS(dial))
+			s := newAging(t.MaxAge, t.DialTimeout, dial, func(dial dialer) *http.Transport {
+				s := newStandard(t, dial)
+				s.DialTLSContext = within(t.DialTimeout, files.DialTLS(dial))
+				return s
+			})
 			up, err := newPlain(t, dialHTTP1(files, dial))
 			if err != nil {
 				return nil, err
@@ -201,10 +202,8 @@ func (b *bases) roundTrip(r *http.Request) (*http.Response, error) {
 	r = withTrailer(r)
 	switch e := exchangeOf(r.Context()).member.Endpoint(); e.Scheme {
 	case "h2c":
-		b.purge()
 		return b.h2c.RoundTrip(withoutUpgrade(r))
 	case "https":
-		b.purge()
 		if len(r.Header["Upgrade"]) > 0 {
 			return b.secure[e].upgrade(r)
 		}
@@ -235,16 +234,6 @@ func withoutUpgrade(r *http.Request) *http.Request {
 	delete(r.Header, "Upgrade")
 	delete(r.Header, "Connection")
 	return r
-}
-
-func (b *bases) purge() {
-	if b.maxAge <= 0 {
-		return
-	}
-	now, last := int64(monotonic()), b.purged.Load()
-	if time.Duration(now-last) > b.maxAge && b.purged.CompareAndSwap(last, now) {
-		b.closeStandard(new(bases))
-	}
 }
 
 // HTTP1 makes it a [cortexhttp.StandardBase].
@@ -283,10 +272,6 @@ func (b *bases) CloseIdleConnections() {
 	if b.plain != nil && b.plain != heir.plain {
 		b.plain.CloseIdleConnections()
 	}
-	b.closeStandard(heir)
-}
-
-func (b *bases) closeStandard(heir *bases) {
 	if b.h2c != nil && b.h2c != heir.h2c {
 		b.h2c.CloseIdleConnections()
 	}
