@@ -24,7 +24,8 @@ func (x *exchange) judged(res *http.Response) {
 	x.upstream = x.gateway.now() - x.arrived
 	// What a gateway below says of this answer (that it refused, that it is a fallback, that it is not to be tried again)
 	// is still true here.
-	foreign(res.Header)
+	below := len(res.Header[cortexhttp.HeaderFallback]) > 0
+	x.target.foreign(res.Header)
 	if x.report.Reason != cortex.ReasonNone && res.StatusCode >= 500 && !x.triedAgain() {
 		if a, ok := x.fallback(nil); ok {
 			substitute(x.in, res, a)
@@ -44,7 +45,9 @@ func (x *exchange) judged(res *http.Response) {
 	}
 	x.status = res.StatusCode
 	x.answer, x.body = res, res.Body
-	if x.keep, x.public = x.route.fallback.stores(x.in, res); x.keep && res.ContentLength > 0 {
+	if x.keep, x.public = x.route.fallback.stores(x.in, res); below {
+		x.keep = false
+	} else if x.keep && res.ContentLength > 0 {
 		if x.keep = x.reserve(res.ContentLength); x.keep {
 			x.copied = make([]byte, 0, res.ContentLength)
 		}

@@ -15,7 +15,7 @@
 // What clients see of the gateway in an answer is Cortex-Attempts (attempts made at the target), Cortex-Reason (why the guard
 // refused it or did not try again), Cortex-Retry: no (retries were made here, the layer above should make none),
 // Cortex-Fallback (it is not the target's answer), X-Request-Id, and Proxy-Status (RFC 9209) where the call failed; Cortex-Reason, -Retry and
-// -Fallback pass from a gateway below, too. Trusted peers get
+// -Fallback pass from a gateway below, too, the first and the last unless its target is not believed (remote.trust: 0). Trusted peers get
 // Cortex-Pressure, the gateway's own view of the target in place of what the target may have said of itself, and those that send
 // Cortex-Explain: 1 the decision in numbers.
 //

@@ -330,11 +330,26 @@ func (x *exchange) tell(h http.Header, substituted bool) {
 	x.set(h, fieldRequestID, headerRequestID, x.id) // the name in the log, whatever the target calls it
 }
 
-// foreign takes from an answer what a gateway below says of itself and not of the answer: attempts, pressure, its decision.
-func foreign(h http.Header) {
-	delete(h, cortexhttp.HeaderAttempts)
-	delete(h, cortexhttp.HeaderPressure)
-	delete(h, cortexhttp.HeaderExplain)
+// foreign takes from an answer what a gateway below says of itself and not of the answer (attempts, pressure, its decision), and whatever
+// else of a target could pass for the gateway's own.
+func (t *Target) foreign(h http.Header) {
+	for key := range h {
+		if strings.HasPrefix(key, "Cortex") && !t.fromBelow(key) && own(folded(key)) {
+			delete(h, key)
+		}
+	}
+}
+
+// fromBelow reports whether a field of an answer is one by which guards tell all those above: that they refused, that it is a fallback. A
+// target that is not believed is no guard, but for that its answer is not to be tried for again: that can only hold calls back from it.
+func (t *Target) fromBelow(key string) bool {
+	switch key {
+	case cortexhttp.HeaderRetry:
+		return true
+	case cortexhttp.HeaderReason, cortexhttp.HeaderFallback:
+		return !t.config.Engine.DistrustRemote
+	}
+	return false
 }
 
 // structured is a name as structured fields have it (RFC 9651): as it is if that is a token, which begins with a letter, else as a string.

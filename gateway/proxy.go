@@ -103,7 +103,7 @@ func (x *exchange) pass(res *http.Response) {
 	if !bodyAllowed(res.StatusCode) {
 		delete(h, "Content-Length") // clients of HTTP/2 would wait for what it says
 	}
-	bare(res.Trailer)
+	x.target.bare(res.Trailer)
 	announced := len(res.Trailer)
 	if announced > 0 {
 		names := make([]string, 0, announced)
@@ -122,7 +122,7 @@ func (x *exchange) pass(res *http.Response) {
 		}
 		panic(http.ErrAbortHandler)
 	}
-	bare(res.Trailer)
+	x.target.bare(res.Trailer)
 	if len(res.Trailer) == 0 {
 		return
 	}
@@ -239,7 +239,7 @@ func (x *exchange) upgrade(res *http.Response) {
 	defer here.Close()
 	x.upgraded, x.status = true, res.StatusCode
 	x.gateway.upgraded.add()
-	foreign(res.Header)
+	x.target.foreign(res.Header)
 	x.tell(res.Header, false)
 	res.Body = nil
 	if err := res.Write(rw); err != nil {

@@ -5,8 +5,6 @@ import (
 	"maps"
 	"net/http"
 	"strings"
-
-	"github.com/seed-a29ca62a/cortex/cortexhttp"
 )
 
 // What comes after a message's body may be merged with its header by who reads it, without anybody having looked at it in between. So
@@ -96,11 +94,12 @@ func (u *upload) came() http.Header {
 
 // bare takes from the trailer of an answer what must not be in one. What a gateway or guard below says there of the call (that it
 // refused it, that it is not to be tried again) passes as it does in the header, and so does all that gRPC has.
-func bare(trailer http.Header) {
+func (t *Target) bare(trailer http.Header) {
 	for name := range trailer {
-		switch key := folded(name); {
-		case key == cortexhttp.HeaderReason, key == cortexhttp.HeaderRetry, key == cortexhttp.HeaderFallback:
-		case neverTrailing[key], own(key), !token(name):
+		if t.fromBelow(name) {
+			continue
+		}
+		if key := folded(name); neverTrailing[key] || own(key) || !token(name) {
 			delete(trailer, name)
 		}
 	}
