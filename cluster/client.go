@@ -29,11 +29,14 @@ const wantURL = "redis://[user:password@]host[:port][/db], rediss://… for TLS,
 
 // Connect makes a client for a URL as [Config].URL has it, as this package needs it: no command is sent twice, contexts are heeded,
 // none is waited for longer than timeout, or 2 s if that is more, and a few connections are enough. go-redis writes a line to the standard error for each connection that fails, through a logger
-// that is the process's; the first Connect silences it. Who wants to read them calls redis.SetLogger afterwards.
-func Connect(address string, timeout time.Duration) (redis.UniversalClient, error) {
+// that is the process's; the first Connect silences it. Who wants to read them calls redis.SetLogger afterwards. secure is as [Config].TLS has it.
+func Connect(address string, timeout time.Duration, secure func() *tls.Config) (redis.UniversalClient, error) {
 	o, cluster, err := options(address)
 	if err != nil {
 		return nil, err
+	}
+	if secure != nil && o.TLSConfig == nil {
+		return nil, &ConfigError{Field: "TLS", Value: Redacted(address), Want: "a URL rediss://…, rediss+cluster://… or rediss+sentinel://…, or no TLS"}
 	}
 	silence.Do(func() { redis.SetLogger(silent{}) })
 	// A script that was sent may have run, whether or not its answer came: nothing is repeated on the client's own account.
@@ -42,6 +45,12 @@ func Connect(address string, timeout time.Duration) (redis.UniversalClient, erro
 	timeout = max(timeout, connectTimeout)
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = timeout, timeout, timeout, timeout
 	o.DialerRetries = 1
+	if of := o.TLSConfig; of != nil {
+		if secure == nil {
+			secure = func() *tls.Config { return of }
+		}
+		o.Dialer = dialTLS(secure, timeout)
+	}
 	o.ContextTimeoutEnabled = true
 	o.PoolSize, o.MaxIdleConns = 2, 2
 	o.Protocol = 2
@@ -78,6 +87,9 @@ func options(address string) (o *redis.UniversalOptions, cluster bool, err error
 	}
 	switch kind {
 	case "redis", "unix", "redis+unix":
+		if secure && kind != "redis" {
+			return refuse("a socket has no TLS")
+		}
 		if kind == "redis+unix" {
 			address = "unix://" + rest
 		}

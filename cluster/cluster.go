@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -50,6 +51,10 @@ type Config struct {
 	// URL of Redis 7: redis:// and rediss:// for one server, redis+cluster:// and rediss+cluster:// for a cluster, redis+sentinel:// for a
 	// master that sentinels know; see [Connect].
 	URL string
+	// TLS has the configuration of a new connection over TLS, to a server or a sentinel; it is asked for each, so that certificates may change,
+	// and must be safe for concurrent use: the method Config of a tlsfile.Client is. Where ServerName is empty it is the host that is connected
+	// to. What it returns is not changed. nil: the system's authorities, TLS 1.2 or newer. Only with a URL rediss….
+	TLS func() *tls.Config
 	// Client is used instead of URL, and not closed. It must not repeat commands by itself (MaxRetries −1): a repeated exchange is known as
 	// such, but what it was granted is lost. It should heed contexts (ContextTimeoutEnabled).
 	Client redis.UniversalClient
@@ -102,6 +107,8 @@ func (c *Config) normalize() error {
 		return &ConfigError{"Window", c.Window, "1s to 1h"}
 	case (c.URL == "") == (c.Client == nil):
 		return &ConfigError{"URL", Redacted(c.URL), "either URL or Client"}
+	case c.TLS != nil && c.Client != nil:
+		return &ConfigError{"TLS", "with Client", "it with URL only: a client has its own"}
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -164,7 +171,7 @@ func New(cfg Config) (*Cluster, error) {
 		late: make(chan reply, 1), rand: rand.New(cfg.Rand)}
 	if c.client == nil {
 		var err error
-		if c.client, err = Connect(cfg.URL, cfg.Timeout); err != nil {
+		if c.client, err = Connect(cfg.URL, cfg.Timeout, cfg.TLS); err != nil {
 			return nil, err
 		}
 	}

@@ -327,7 +327,7 @@ func TestURLs(t *testing.T) {
 		{"redis+sentinel://:secret@a/main", "main [a:26379] 0 \"\" \"secret\" plain"},
 		{"", ""}, {"localhost:6379", ""}, {"http://a", ""}, {"redis+cluster://a/1", ""}, {"redis+cluster://", ""}, {"redis+sentinel://a", ""},
 		{"redis+sentinel://a/main/x", ""}, {"redis+sentinel://a/main?secret=1", ""}, {"redis+cluster://a,,b", ""}, {"redis://:secret@a/x", ""},
-		{"redis+cluster://me:sec/ret@a:1", ""}, {"redis+sentinel://a/main/-1", ""}, {"redis+cluster://a b", ""},
+		{"redis+cluster://me:sec/ret@a:1", ""}, {"redis+sentinel://a/main/-1", ""}, {"redis+cluster://a b", ""}, {"rediss+unix:///run/redis.sock", ""},
 	} {
 		o, cluster, err := options(c.url)
 		if c.want == "" {

@@ -26,6 +26,7 @@ type Redis struct {
 	PasswordFile         string // empty = none is needed
 	SentinelPasswordFile string // of the sentinels themselves; empty = none is needed
 	Timeout              time.Duration
+	TLS                  TransportTLS // of a rediss URL, alike for sentinels and all nodes
 }
 
 // Kinds of a Redis, by the scheme of its URL.
@@ -52,6 +53,7 @@ func (c *Cluster) block() block {
 			{key: "password_file", value: file(&c.Redis.PasswordFile)},
 			{key: "sentinel_password_file", value: file(&c.Redis.SentinelPasswordFile)},
 			{key: "timeout", value: duration{p: &c.Redis.Timeout, lo: time.Millisecond, hi: 10 * time.Second}},
+			{key: "tls", value: c.Redis.TLS.block()},
 		}},
 		{key: "prefix", value: text[string]{p: &c.Prefix, want: "a name such as cortex", parse: parsePrefix, show: itself, bare: true}},
 		{key: "interval", value: duration{p: &c.Interval, lo: 10 * time.Millisecond, hi: time.Minute, whole: true}},
@@ -79,6 +81,10 @@ func (d *decoder) cluster(c *Cluster) {
 	}
 	if d.Given(at+".sentinel_password_file") && c.Redis.URL != "" && redisKind(c.Redis.URL) != redisSentinel {
 		d.Problem(d.At(at+".sentinel_password_file"), "there are no sentinels: want a url redis+sentinel://…, or password_file")
+	}
+	d.together(at+".tls", "cert", "key")
+	if c.Redis.TLS != (TransportTLS{}) && c.Redis.URL != "" && !strings.HasPrefix(c.Redis.URL, "rediss") {
+		d.Problem(d.At(at+".tls"), "the url is not over TLS: want rediss in place of redis there, or no tls")
 	}
 }
 

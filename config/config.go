@@ -176,11 +176,11 @@ type Transport struct {
 	TLS            TransportTLS
 }
 
-// TransportTLS is the client's side of TLS, for https endpoints: a target without any has none of it.
+// TransportTLS is the client's side of TLS, for https endpoints and for Redis: a target without any such endpoint has none of it.
 type TransportTLS struct {
 	CA         string // PEM file of the authorities that are trusted in place of the system's; empty = the system's
 	Cert, Key  string // PEM files of what the gateway shows of itself (mTLS); empty = nothing
-	ServerName string // that the certificate must be for; empty = the endpoint's host
+	ServerName string // that the certificate must be for; empty = the host that is connected to
 }
 
 // A Route sends the requests below a path to a target. The longest path wins; of two routes with the same path, the one that lists

@@ -44,7 +44,8 @@ admin: {enabled: false, listen: ":81", token_file: /run/secrets/token, tls: {cer
 decisions: {listen: "[::]:82", token_file: /run/secrets/decisions, tls: {cert: c, key: k, client_ca: ca.pem}, unknown: refuse, max_targets: 7,
   max_tokens: 8, max_watches: 9, template: {profile: article, levels: 4, retry: {max_retries: 0, base_delay: 20ms}, remote: {trust: 0}}}
 cluster: {redis: {url: "rediss+sentinel://s1:26380,[fd00::2],s3/main/3", username: cortex, password_file: /run/secrets/redis,
-    sentinel_password_file: "sentinel password", timeout: 20ms}, prefix: "shop:eu", interval: 100ms, mode: exact, window: 30s}
+    sentinel_password_file: "sentinel password", timeout: 20ms,
+    tls: {ca: redis.pem, cert: me.pem, key: me.key, server_name: redis.internal}}, prefix: "shop:eu", interval: 100ms, mode: exact, window: 30s}
 log: {level: debug, format: json}
 access_log: {path: /var/log/cortex.log, sample: 0.01, errors: 0}
 reload: {watch: false, interval: 100ms}
@@ -140,7 +141,8 @@ func TestEverythingIsReadAsWritten(t *testing.T) {
 			f.Decisions.Template.DistrustRemote, f.Decisions.Template.Name}, []any{cortex.Article, 4, true, 20 * time.Millisecond, true, ""}},
 		"cluster": {*f.Cluster, config.Cluster{Prefix: "shop:eu", Interval: 100 * time.Millisecond, Exact: true, Window: 30 * time.Second,
 			Redis: config.Redis{URL: "rediss+sentinel://s1:26380,[fd00::2],s3/main/3", Username: "cortex", PasswordFile: "/run/secrets/redis",
-				SentinelPasswordFile: "sentinel password", Timeout: 20 * time.Millisecond}}},
+				SentinelPasswordFile: "sentinel password", Timeout: 20 * time.Millisecond,
+				TLS: config.TransportTLS{CA: "redis.pem", Cert: "me.pem", Key: "me.key", ServerName: "redis.internal"}}}},
 		"access log": {*f.AccessLog, config.AccessLog{Path: "/var/log/cortex.log", Sample: 0.01}},
 		"reload":     {f.Reload, config.Reload{Interval: 100 * time.Millisecond}},
 		"memory":     {f.Memory, config.Memory{Limit: 1 << 30}},

@@ -105,6 +105,10 @@ func TestClusterURLs(t *testing.T) {
 			t.Errorf("%s: %+v", good, *f.Cluster)
 		}
 	}
+	for _, tls := range []string{"", "{}", "{ca: a}", "{cert: b, key: c}", "{server_name: h.example}", "{server_name: 10.0.0.1}", "{ca: a, cert: b, key: c, server_name: s}"} {
+		parse(t, "cluster: {redis: {url: 'rediss+cluster://a,b', tls: "+tls+"}}\n"+target)
+	}
+	parse(t, "cluster: {redis: {url: 'redis://h', tls: {}}}\n"+target) // nothing is asked for
 	for bad, want := range map[string]string{
 		"redis://:s3cret@h":                    "redis://…@h: a user or password does not belong here: want username and password_file beside it",
 		"redis://user:s3cret@h/0?x=y":          "redis://…@h/0?…: a user or password does not belong here: want username and password_file beside it",
@@ -141,15 +145,23 @@ func TestClusterProblems(t *testing.T) {
 	for text, want := range map[string]string{
 		"{}":          "t.yaml:1:1: cluster.redis.url: missing: want where Redis is, such as redis://127.0.0.1:6379",
 		"{redis: {}}": "t.yaml:1:11: cluster.redis.url: missing: want where Redis is, such as redis://127.0.0.1:6379",
-		"{redis: {url: 'redis://h', password: s3cret}}":            "t.yaml:1:37: cluster.redis.password: unknown key: did you mean password_file?",
-		"{redis: {url: 'redis://h', username: u}}":                 "t.yaml:1:37: cluster.redis.username: without password_file: want both, or a password_file alone",
-		"{redis: {url: 'redis://h', sentinel_password_file: f}}":   "t.yaml:1:37: cluster.redis.sentinel_password_file: there are no sentinels: want a url redis+sentinel://…, or password_file",
-		"{" + redis + "interval: 1500us}":                          "t.yaml:1:38: cluster.interval: 1500us: out of range: want a duration from 10ms to 1m in whole milliseconds",
-		"{" + redis + "interval: 10500us}":                         "t.yaml:1:38: cluster.interval: 10500us: a part of a millisecond: want a duration from 10ms to 1m in whole milliseconds",
-		"{" + redis + "mode: shared}":                              "t.yaml:1:38: cluster.mode: shared: unknown: want one of counts, exact",
-		"{" + redis + "prefix: 'a b'}":                             "t.yaml:1:38: cluster.prefix: a b: not a prefix: want up to 64 letters, digits and ._:-",
-		"{" + redis + "prefix: 'a{b}'}":                            "t.yaml:1:38: cluster.prefix: a{b}: not a prefix: want up to 64 letters, digits and ._:-",
-		"{" + redis + "prefix: '" + strings.Repeat("x", 65) + "'}": "t.yaml:1:38: cluster.prefix: " + strings.Repeat("x", 60) + "…: not a prefix: want up to 64 letters, digits and ._:-",
+		"{redis: {url: 'redis://h', password: s3cret}}":                 "t.yaml:1:37: cluster.redis.password: unknown key: did you mean password_file?",
+		"{redis: {url: 'redis://h', username: u}}":                      "t.yaml:1:37: cluster.redis.username: without password_file: want both, or a password_file alone",
+		"{redis: {url: 'redis://h', sentinel_password_file: f}}":        "t.yaml:1:37: cluster.redis.sentinel_password_file: there are no sentinels: want a url redis+sentinel://…, or password_file",
+		"{redis: {url: 'redis://h', tls: {ca: c}}}":                     "t.yaml:1:37: cluster.redis.tls: the url is not over TLS: want rediss in place of redis there, or no tls",
+		"{redis: {url: 'redis+sentinel://h/m', tls: {server_name: s}}}": "t.yaml:1:48: cluster.redis.tls: the url is not over TLS: want rediss in place of redis there, or no tls",
+		"{redis: {url: 'redis+unix:///s', tls: {ca: c}}}":               "t.yaml:1:43: cluster.redis.tls: the url is not over TLS: want rediss in place of redis there, or no tls",
+		"{redis: {url: 'rediss://h', tls: {key: k}}}":                   "t.yaml:1:44: cluster.redis.tls.key: without cert: want both or none",
+		"{redis: {url: 'rediss://h', tls: {cert: c}}}":                  "t.yaml:1:44: cluster.redis.tls.cert: without key: want both or none",
+		"{redis: {url: 'rediss://h', tls: {client_ca: c}}}":             "t.yaml:1:44: cluster.redis.tls.client_ca: unknown key: want one of ca, cert, key, server_name",
+		"{redis: {url: 'rediss://h', tls: {ca: ''}}}":                   "t.yaml:1:44: cluster.redis.tls.ca: \"\": not a file: want its path",
+		"{redis: {url: 'rediss://h', tls: {server_name: 'h:1'}}}":       "t.yaml:1:44: cluster.redis.tls.server_name: h:1: not a host name: want one such as payments.internal, without a port",
+		"{" + redis + "interval: 1500us}":                               "t.yaml:1:38: cluster.interval: 1500us: out of range: want a duration from 10ms to 1m in whole milliseconds",
+		"{" + redis + "interval: 10500us}":                              "t.yaml:1:38: cluster.interval: 10500us: a part of a millisecond: want a duration from 10ms to 1m in whole milliseconds",
+		"{" + redis + "mode: shared}":                                   "t.yaml:1:38: cluster.mode: shared: unknown: want one of counts, exact",
+		"{" + redis + "prefix: 'a b'}":                                  "t.yaml:1:38: cluster.prefix: a b: not a prefix: want up to 64 letters, digits and ._:-",
+		"{" + redis + "prefix: 'a{b}'}":                                 "t.yaml:1:38: cluster.prefix: a{b}: not a prefix: want up to 64 letters, digits and ._:-",
+		"{" + redis + "prefix: '" + strings.Repeat("x", 65) + "'}":      "t.yaml:1:38: cluster.prefix: " + strings.Repeat("x", 60) + "…: not a prefix: want up to 64 letters, digits and ._:-",
 	} {
 		if got := problemsOf("cluster: " + text + "\n" + target); got != want {
 			t.Errorf("%s:\n%s\nwant\n%s", text, got, want)
@@ -159,8 +171,8 @@ func TestClusterProblems(t *testing.T) {
 
 func TestPathsOfDecisionsAndCluster(t *testing.T) {
 	f := parse(t, "decisions: {token_file: t, tls: {cert: c, key: k, client_ca: a}}\n"+
-		"cluster: {redis: {url: 'redis+sentinel://h/m', username: u, password_file: p, sentinel_password_file: s}}\n"+target)
-	if got, want := f.Paths(), []string{"t", "c", "k", "a", "p", "s"}; !slices.Equal(got, want) {
+		"cluster: {redis: {url: 'rediss+sentinel://h/m', username: u, password_file: p, sentinel_password_file: s, tls: {ca: rca, cert: rc, key: rk}}}\n"+target)
+	if got, want := f.Paths(), []string{"t", "c", "k", "a", "p", "s", "rca", "rc", "rk"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -79,13 +79,17 @@ func (t *Transport) block() block {
 		{key: "max_idle_per_host", value: count{&t.MaxIdlePerHost, 1, 100_000}},
 		{key: "idle_timeout", value: duration{p: &t.IdleTimeout, lo: time.Millisecond, hi: day}},
 		{key: "max_age", value: duration{p: &t.MaxAge, lo: time.Second, hi: day, orZero: true}},
-		{key: "tls", value: block{
-			{key: "ca", value: file(&t.TLS.CA)},
-			{key: "cert", value: file(&t.TLS.Cert)},
-			{key: "key", value: file(&t.TLS.Key)},
-			{key: "server_name", value: text[string]{p: &t.TLS.ServerName, want: "a host name such as payments.internal",
-				parse: parseServerName, show: itself, unset: true}},
-		}},
+		{key: "tls", value: t.TLS.block()},
+	}
+}
+
+func (t *TransportTLS) block() block {
+	return block{
+		{key: "ca", value: file(&t.CA)},
+		{key: "cert", value: file(&t.Cert)},
+		{key: "key", value: file(&t.Key)},
+		{key: "server_name", value: text[string]{p: &t.ServerName, want: "a host name such as payments.internal",
+			parse: parseServerName, show: itself, unset: true}},
 	}
 }
 

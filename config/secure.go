@@ -139,7 +139,8 @@ func (f *File) Paths() []string {
 		server(c.TLS)
 	}
 	if c := f.Cluster; c != nil {
-		add(c.Redis.PasswordFile, c.Redis.SentinelPasswordFile)
+		t := c.Redis.TLS
+		add(c.Redis.PasswordFile, c.Redis.SentinelPasswordFile, t.CA, t.Cert, t.Key)
 	}
 	for i := range f.Targets {
 		t := f.Targets[i].Transport.TLS

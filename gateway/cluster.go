@@ -14,6 +14,7 @@ import (
 	"github.com/seed-a29ca62a/cortex"
 	"github.com/seed-a29ca62a/cortex/cluster"
 	"github.com/seed-a29ca62a/cortex/config"
+	"github.com/seed-a29ca62a/cortex/tlsfile"
 )
 
 const (
@@ -25,15 +26,22 @@ const (
 
 // A fleet is the gateway's part in its fleet: the engines that share what they see with those of other instances. nil: there is none.
 type fleet struct {
-	cluster   *cluster.Cluster
-	log       *slog.Logger
-	passwords [2]string // that Redis was given; "" is none
-	stop      chan struct{}
-	done      sync.WaitGroup
+	cluster *cluster.Cluster
+	log     *slog.Logger
+	secrets redisSecrets
+	stop    chan struct{}
+	done    sync.WaitGroup
 
 	mu     sync.Mutex
 	joined map[string]*cortex.Engine // by name
 	closed bool
+}
+
+// redisSecrets are what was read of files to reach Redis.
+type redisSecrets struct {
+	passwords [2]string       // that it was given; "" is none
+	tls       *tlsfile.Client // nil = the system's authorities, or no TLS
+	paths     tlsfile.ClientFiles
 }
 
 // newFleet begins to share, as yet nothing. Redis need not be there.
@@ -41,15 +49,16 @@ func newFleet(c *config.Cluster, now func() time.Duration, log *slog.Logger) (*f
 	if c == nil {
 		return nil, nil
 	}
-	cc, passwords, err := clusterConfig(c)
+	cc, secrets, err := clusterConfig(c)
 	if err != nil {
 		return nil, err
 	}
 	cc.Now, cc.Logger = now, log
-	f := &fleet{log: log, passwords: passwords, stop: make(chan struct{}), joined: map[string]*cortex.Engine{}}
+	f := &fleet{log: log, secrets: secrets, stop: make(chan struct{}), joined: map[string]*cortex.Engine{}}
 	if f.cluster, err = cluster.New(cc); err != nil {
 		return nil, fmt.Errorf("gateway: cluster: %w", err)
 	}
+	f.warn()
 	return f, nil
 }
 
@@ -62,21 +71,30 @@ func checkCluster(c *config.Cluster) error {
 	if err != nil {
 		return err
 	}
-	client, err := cluster.Connect(cc.URL, cc.Timeout)
+	client, err := cluster.Connect(cc.URL, cc.Timeout, cc.TLS)
 	if err != nil {
 		return fmt.Errorf("gateway: cluster.redis.url: %w", err)
 	}
 	return client.Close()
 }
 
-// clusterConfig is a block with its passwords.
-func clusterConfig(c *config.Cluster) (cc cluster.Config, passwords [2]string, err error) {
-	if passwords, err = readPasswords(c); err != nil {
-		return cc, passwords, err
+// clusterConfig is a block with what its files hold.
+func clusterConfig(c *config.Cluster) (cc cluster.Config, secrets redisSecrets, err error) {
+	passwords, err := readPasswords(c)
+	if err != nil {
+		return cc, secrets, err
 	}
+	secrets.passwords = passwords
 	cc = cluster.Config{URL: c.Redis.URL, Prefix: c.Prefix, Interval: c.Interval, Timeout: c.Redis.Timeout, Mode: cluster.Counts, Window: c.Window}
 	if c.Exact {
 		cc.Mode = cluster.Exact
+	}
+	if t := c.Redis.TLS; t != (config.TransportTLS{}) {
+		secrets.paths = tlsfile.ClientFiles{CA: t.CA, Cert: t.Cert, Key: t.Key, ServerName: t.ServerName}
+		if secrets.tls, err = loadRedisTLS(secrets.paths); err != nil {
+			return cc, secrets, err
+		}
+		cc.TLS = secrets.tls.Config
 	}
 	if p := passwords[0]; p != "" {
 		scheme, rest, _ := strings.Cut(cc.URL, "://")
@@ -85,7 +103,15 @@ func clusterConfig(c *config.Cluster) (cc cluster.Config, passwords [2]string, e
 	if p := passwords[1]; p != "" {
 		cc.URL += "?sentinel_password=" + url.QueryEscape(p)
 	}
-	return cc, passwords, nil
+	return cc, secrets, nil
+}
+
+func loadRedisTLS(paths tlsfile.ClientFiles) (*tlsfile.Client, error) {
+	t, err := tlsfile.LoadClient(paths)
+	if err != nil {
+		return nil, fmt.Errorf("gateway: cluster.redis.tls: %w", err)
+	}
+	return t, nil
 }
 
 func readPasswords(c *config.Cluster) (passwords [2]string, err error) {
@@ -101,15 +127,41 @@ func readPasswords(c *config.Cluster) (passwords [2]string, err error) {
 	return passwords, nil
 }
 
-// remind says where the passwords in force are not those of the files any more.
+// check reports whether the certificates, as their files are now, could be read anew. Nothing of it is in force before remind.
+func (f *fleet) check() error {
+	if f == nil || f.secrets.tls == nil {
+		return nil
+	}
+	_, err := loadRedisTLS(f.secrets.paths)
+	return err
+}
+
+// remind has new connections to Redis made with the certificates that there are now, and says where the passwords in force are not those of
+// the files any more.
 func (f *fleet) remind(c *config.Cluster) {
 	if f == nil || c == nil {
 		return
 	}
+	if t := f.secrets.tls; t != nil {
+		if _, err := t.Reload(); err != nil { // changed since check
+			f.log.Error("certificates: those in force stay", "key", "cluster.redis.tls", "error", err)
+		}
+		f.warn()
+	}
 	if p, err := readPasswords(c); err != nil {
 		f.log.Warn("cluster: the password in force stays", "error", err)
-	} else if p != f.passwords {
+	} else if p != f.secrets.passwords {
 		f.log.Warn("cluster: the password in force stays: a restart takes up the new one")
+	}
+}
+
+// warn tells of certificates that will be refused, or not work for long.
+func (f *fleet) warn() {
+	if f.secrets.tls == nil {
+		return
+	}
+	for _, w := range f.secrets.tls.Warnings() {
+		f.log.Warn("certificate", "key", "cluster.redis.tls", "file", w.File, "warning", w.Reason)
 	}
 }
 

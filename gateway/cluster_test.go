@@ -49,7 +49,7 @@ func TestClusterURLsAreUsable(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c, err := cluster.Connect(cc.URL, cc.Timeout)
+			c, err := cluster.Connect(cc.URL, cc.Timeout, cc.TLS)
 			if err != nil {
 				t.Errorf("%s %s: %v", url, user, err)
 				continue
@@ -217,10 +217,12 @@ func TestChangedPasswordIsSaid(t *testing.T) {
 type redisServer struct {
 	t    *testing.T
 	port int
+	args []string
 	cmd  *exec.Cmd
 }
 
-func startRedis(t *testing.T) *redisServer {
+// startRedis starts one; with args, which are for TLS, on a port that speaks nothing else.
+func startRedis(t *testing.T, args ...string) *redisServer {
 	t.Helper()
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		if os.Getenv("CORTEX_REQUIRE_SERVICES") == "1" {
@@ -233,7 +235,7 @@ func startRedis(t *testing.T) *redisServer {
 		t.Fatal(err)
 	}
 	l.Close()
-	r := &redisServer{t: t, port: l.Addr().(*net.TCPAddr).Port}
+	r := &redisServer{t: t, port: l.Addr().(*net.TCPAddr).Port, args: args}
 	r.start()
 	t.Cleanup(r.kill)
 	return r
@@ -241,8 +243,12 @@ func startRedis(t *testing.T) *redisServer {
 
 func (r *redisServer) start() {
 	r.t.Helper()
-	r.cmd = exec.Command("redis-server", "--port", fmt.Sprint(r.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", r.t.TempDir(),
-		"--requirepass", "s3cret")
+	port := []string{"--port", fmt.Sprint(r.port)}
+	if len(r.args) > 0 { // for TLS alone
+		port = []string{"--port", "0", "--tls-port", fmt.Sprint(r.port)}
+	}
+	r.cmd = exec.Command("redis-server", append(append(port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", r.t.TempDir(),
+		"--requirepass", "s3cret"), r.args...)...)
 	if err := r.cmd.Start(); err != nil {
 		r.t.Fatal(err)
 	}

@@ -410,6 +410,9 @@ func (s *Server) reconfigure(stale error) (err error) {
 	if stale != nil && reflect.DeepEqual(now.AccessLog, next.AccessLog) {
 		return stale
 	}
+	if err := s.gateway.fleet.check(); err != nil {
+		return err
+	}
 	if err := s.gateway.Reload(next); err != nil { // the last that can fail
 		return err
 	}

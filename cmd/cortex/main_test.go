@@ -241,6 +241,24 @@ func TestValidateTellsOfDecisionsClusterAndLog(t *testing.T) {
 	}
 }
 
+// What is wrong with TLS to Redis came out at the start, or never.
+func TestValidateTellsOfTLSWithRedis(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.yaml")
+	for redis, says := range map[string]string{
+		"{url: 'rediss://h', tls: {ca: " + dir + "/none.pem}}":                "cluster.redis.tls: tlsfile: " + dir + "/none.pem: cannot be read",
+		"{url: 'rediss://h', tls: {cert: " + dir + "/c, key: " + dir + "/k}}": dir + "/k: cannot be read",
+		"{url: 'rediss://h', tls: {key: k}}":                                  "a.yaml:2:44: cluster.redis.tls.key: without cert: want both or none",
+		"{url: 'redis://h', tls: {ca: c}}":                                    "a.yaml:2:37: cluster.redis.tls: the url is not over TLS: want rediss",
+	} {
+		write(t, path, "decisions: {}\ncluster: {redis: "+redis+"}\n")
+		code, out, stderr := cli(t, "validate", "--config", path)
+		if code != 2 || !strings.Contains(stderr, says) {
+			t.Errorf("%s: exit %d: %s%s", redis, code, out, stderr)
+		}
+	}
+}
+
 // serve, end to end: a call passes, the admin port answers, a signal drains it.
 func TestServe(t *testing.T) {
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") })) //nolint:errcheck
