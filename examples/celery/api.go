@@ -23,7 +23,8 @@ type api struct {
 	all       chan struct{} // closed by the last
 	want      int
 	delivered map[string]time.Duration // from the queue to here, by message
-	took      time.Duration            // from the start to the last
+	sent      int                      // of the campaign
+	last      time.Duration            // after the start: the newest of these
 	attempts  int
 	throttled int
 	broken    int
@@ -95,8 +96,10 @@ func (a *api) take(m message) int {
 	a.used++
 	if _, twice := a.delivered[m.ID]; !twice {
 		a.delivered[m.ID] = now.Sub(time.UnixMilli(m.QueuedMS))
+		if m.Kind == "campaign" {
+			a.sent, a.last = a.sent+1, at
+		}
 		if len(a.delivered) == a.want {
-			a.took = at
 			close(a.all)
 		}
 	}

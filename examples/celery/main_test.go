@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Everything is delivered, and with the guard the API sees fewer attempts. How long a password takes hangs on where the draws put its retries
-// around two seconds of outage: it is shown, and not asserted.
+// Everything is delivered, and with the guard the API sees fewer attempts and refuses fewer of them. How long passwords take is shown and
+// not asserted: README.md says how it varies.
 //
 //	CORTEX_SLOW=1 go test -v ./examples/celery
 func TestBoth(t *testing.T) {
@@ -17,7 +17,7 @@ func TestBoth(t *testing.T) {
 	if !require && os.Getenv("CORTEX_SLOW") == "" {
 		t.Skip("takes half a minute: set CORTEX_SLOW=1")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute) // beside a build all that Python imports takes a minute
 	defer cancel()
 	plain, guarded, err := both(ctx)
 	if err == errMissing && !require {
@@ -33,8 +33,15 @@ func TestBoth(t *testing.T) {
 	if plain.delivered != messages || guarded.delivered != messages {
 		t.Errorf("%d and %d of %d messages were delivered", plain.delivered, guarded.delivered, messages)
 	}
+	if late := max(plain.late, guarded.late); late > busy {
+		t.Logf("the machine was busy: a password was sent %v late; figures are not asserted", late)
+		return
+	}
 	// A message that is throttled once is sent twice; more than that is a storm.
 	if guarded.attempts > 2*messages || guarded.attempts >= plain.attempts {
 		t.Errorf("%d attempts with the guard, %d without, for %d messages", guarded.attempts, plain.attempts, messages)
+	}
+	if guarded.throttled >= plain.throttled {
+		t.Errorf("%d attempts were throttled with the guard, %d without", guarded.throttled, plain.throttled)
 	}
 }

@@ -1,7 +1,7 @@
 """A Celery worker that sends messages through an API with a quota, which it shares with everybody else who sends.
 
 With CORTEX_URL set, a task asks the decision service before each attempt and before each retry. Without, it does what such workers
-usually do: try again in a second.
+usually do: try again when Retry-After says so, else in a second.
 """
 
 import json
@@ -19,6 +19,7 @@ from cortex import Guard  # noqa: E402
 
 TARGET = "whatsapp"
 PRIORITY = {"otp": 9, "campaign": 2}  # a password that comes late is of no use; a newsletter is
+PATIENCE = 30.0  # seconds that a process waits for its turn, before it gives the message back to the queue
 
 app = Celery("messages", broker=os.environ["BROKER_URL"])
 app.conf.update(
@@ -28,6 +29,7 @@ app.conf.update(
     worker_timer_precision=0.1,
     broker_connection_retry_on_startup=True,
 )
+# wait: on a machine that does nothing else the default, 0.25 s, is plenty; this one also runs the workers, Redis, the API and perhaps a build.
 guard = Guard(os.environ["CORTEX_URL"], wait=2.0) if os.environ.get("CORTEX_URL") else None
 http = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -51,12 +53,27 @@ def post(message, timeout):
         return {"message": str(e)[:1000]}, None
 
 
+def turn(priority, attempt):
+    """Waits in the process until the attempt is allowed. A refusal is none of this message: whichever came next would be told the same.
+
+    With a countdown instead, Celery would take the next message from the queue to be told so, and the next, until all of the
+    campaign lay in the memory of one worker and asked again and again. Passwords have processes of their own, so nothing that matters
+    waits behind this.
+    """
+    until = time.monotonic() + PATIENCE
+    while True:
+        may = guard.admit(TARGET, priority, attempt)
+        if may.allowed or time.monotonic() > until:
+            return may
+        time.sleep(random.uniform(0, may.retry_after))  # not all of them at once
+
+
 @app.task(bind=True, max_retries=None)
 def send(self, message, attempt=0):
     if guard is None:
-        error, _ = post(message, 10)
+        error, hint = post(message, 10)
         if error:
-            raise self.retry(countdown=1)
+            raise self.retry(countdown=float(hint or 1))
         return
 
     priority = PRIORITY.get(message["kind"], 5)
@@ -64,9 +81,9 @@ def send(self, message, attempt=0):
     def later(seconds, attempt):
         raise self.retry(args=(message,), kwargs={"attempt": attempt}, countdown=seconds)
 
-    may = guard.admit(TARGET, priority, attempt)
-    if not may.allowed:  # nothing was sent; it waits in the queue until there is room
-        later(may.retry_after + random.uniform(0, 0.5), attempt)
+    may = turn(priority, attempt)
+    if not may.allowed:
+        later(may.retry_after, attempt)
     began = time.monotonic()
     error, hint = post(message, may.timeout or 10)
     took = time.monotonic() - began
@@ -74,7 +91,7 @@ def send(self, message, attempt=0):
         guard.report(may, "success", took)
         return
     again = guard.decide(TARGET, priority, attempt, error, took, may, hint)
-    if again.retry:
+    if again.retry:  # this message has to wait: the process goes on with the next one
         later(again.delay, attempt + 1)
     if again.reason == "NOT_RETRYABLE":
         return  # a letter box would be the place for it
