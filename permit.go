@@ -37,6 +37,7 @@ const (
 	answered             // the latency is fixed
 	judged               // the outcome is recorded
 	done
+	arrived // the latency is fixed, unless that is taken back
 )
 
 func (p *Permit) isProbe() bool { return p.probe.ID != 0 }
@@ -78,9 +79,10 @@ func (p *Permit) Answered() {
 	first := p.state&answered == 0 && p.state&done == 0
 	if first {
 		p.state |= answered
-		if p.state&left == 0 {
+		switch p.state & (left | arrived) {
+		case 0:
 			p.leave(s, now)
-		} else { // paused: it was answered before all was sent
+		case left: // paused: it was answered before all was sent
 			p.latency = max(0, now-p.start)
 		}
 	}
@@ -115,7 +117,7 @@ func (p *Permit) Resume() {
 	now := p.e.now()
 	s := &p.e.stripes[p.stripe]
 	s.mu.Lock()
-	goesOn := p.state&(left|answered|done) == left
+	goesOn := p.state&(left|answered|done|arrived) == left
 	if goesOn {
 		p.state &^= left
 		p.start, p.epoch, p.latency = now, s.epoch, 0
@@ -207,7 +209,7 @@ func (p *Permit) record(o Outcome, reach uint8) bool {
 		return false
 	}
 	switch {
-	case was&answered != 0:
+	case was&(answered|arrived) != 0:
 	case was&left != 0, reach&done == 0:
 		p.latency = max(0, now-p.start)
 	}

@@ -20,7 +20,7 @@ type TransportConfig struct {
 	// the request pass unguarded; with an error it is not sent and RoundTrip returns it.
 	Select func(*http.Request) (*cortex.Engine, error)
 
-	// Base makes the attempts; nil: an own clone of [http.DefaultTransport]. It should be net/http's or a [StandardBase], whose
+	// Base makes the attempts, and may know when answers have come that nobody has read yet ([Arrived]); nil: an own clone of [http.DefaultTransport]. It should be net/http's or a [StandardBase], whose
 	// hidden replays and connections that were never made are then known for sure. Where an error of it has a method
 	// RequestUnsent() bool that returns true, nothing of the request was written, and any request may be sent again.
 	Base http.RoundTripper
@@ -205,6 +205,9 @@ func NewTransport(cfg TransportConfig) (*Transport, error) {
 		t.http1 = base.Protocols == nil || !base.Protocols.UnencryptedHTTP2()
 	case StandardBase:
 		t.std, t.http1 = true, base.HTTP1()
+	}
+	if base, ok := t.base.(interface{ Look() }); ok {
+		t.cut.look = base.Look
 	}
 	if t.keep == 0 {
 		t.keep = DefaultMaxReplayBytes

@@ -57,6 +57,8 @@ type attempt struct {
 	shadow bool // it is not cut
 	free   bool // and has no permit
 
+	arrived arrival
+
 	stranger bool        // the call's deadline is a stranger's
 	rushed   atomic.Bool // and nearer than the attempt's timeout
 	lapsed   bool        // it would have been cut
@@ -119,7 +121,7 @@ func (a *attempt) run(c *call) verdict {
 		a.resp, a.body = resp, resp.Body
 	}
 	if a.tell != nil {
-		a.result.Latency = since(a.began)
+		a.result.Latency = a.latency()
 	}
 	if n := int(a.got.Load()) - 1; n > 0 {
 		a.result.Hidden = n
@@ -144,7 +146,7 @@ func (a *attempt) run(c *call) verdict {
 func (a *attempt) request(c *call) (*http.Request, error) {
 	a.hooks(!c.repeatable)
 	ctx := &a.ctx
-	ctx.trace, ctx.marked, ctx.mark = &a.trace, c.retries > 0, cortex.RetryMark{Attempt: c.attempt, Retries: c.retries}
+	ctx.of, ctx.trace, ctx.marked, ctx.mark = a, &a.trace, c.retries > 0, cortex.RetryMark{Attempt: c.attempt, Retries: c.retries}
 	ctx.Context, a.cancel = context.WithCancelCause(c.ctx)
 
 	prepare := c.t.cfg.Prepare

@@ -14,6 +14,7 @@ import (
 type attemptContext struct {
 	context.Context
 	trace  *httptrace.ClientTrace
+	of     *attempt
 	mark   cortex.RetryMark
 	marked bool
 }
@@ -22,6 +23,8 @@ func (c *attemptContext) Value(key any) any {
 	switch {
 	case key == traceKey:
 		return c.trace
+	case key == attemptKey{}:
+		return c.of
 	case c.marked && key == markKey:
 		return c.mark
 	}

@@ -14,6 +14,7 @@ type cutter struct {
 	due dueHeap
 	// armed is when the timer fires; past or zero: there is none. Timers are left to fire, never stopped or reset.
 	armed time.Time
+	look  func() // has the base tell of answers that have come and were not read; nil: it cannot
 }
 
 // add has the attempt cut after d.
@@ -53,7 +54,17 @@ func (c *cutter) fire() {
 	now := processTime()
 	var late []*attempt
 	c.mu.Lock()
+	if c.look != nil && len(c.due) > 0 && !c.due[0].due.After(now) {
+		c.mu.Unlock()
+		c.look()
+		c.mu.Lock()
+	}
 	for len(c.due) > 0 && !c.due[0].due.After(now) {
+		if a := c.due[0]; a.spare() {
+			a.due = now.Add(a.timeout)
+			heap.Fix(&c.due, 0)
+			continue
+		}
 		late = append(late, heap.Pop(&c.due).(*attempt))
 	}
 	if len(c.due) > 0 {

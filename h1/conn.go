@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"net"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -20,10 +21,16 @@ type conn struct {
 	nc        net.Conn
 	addr      string
 	born      time.Time
-	gen       uint64 // of the pool
+	taken     time.Time // by the exchange that has it
+	gen       uint64    // of the pool
 	idleSince time.Time
 	idleFor   time.Duration
 	served    bool // a request before this one
+
+	watch    *watch                   // nil: nobody wants to know when answers arrive
+	watched  int32                    // its file descriptor there
+	waiting  atomic.Pointer[exchange] // for the header of its response; seen by the watch
+	received bool                     // a part of what it waits for was read
 
 	raw   syscall.RawConn
 	probe func(fd uintptr) bool
@@ -39,6 +46,11 @@ func newConn(nc net.Conn, addr string, gen uint64) *conn {
 	c := &conn{nc: nc, addr: addr, gen: gen, born: time.Now(), buf: make([]byte, readBuffer)}
 	c.prepareProbe()
 	return c
+}
+
+func (c *conn) close() {
+	c.watch.leave(c)
+	c.nc.Close()
 }
 
 func (c *conn) buffered() int { return c.w - c.r }
@@ -64,8 +76,14 @@ func (c *conn) fill() error {
 			c.r = 0
 		}
 	}
+	if c.received {
+		if x := c.waiting.Load(); x != nil { // what had arrived was not all of it
+			x.arrive(false)
+		}
+	}
 	n, err := c.read(c.buf[c.w:])
 	c.w += n
+	c.received = true
 	return err
 }
 

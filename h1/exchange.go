@@ -55,6 +55,9 @@ type exchange struct {
 	late       *time.Timer
 	canceled   atomic.Bool
 
+	since   atomic.Int64 // when it got its connection, since origin
+	arrived atomic.Bool  // as last told
+
 	reply reply
 }
 
@@ -98,6 +101,7 @@ func (x *exchange) connect(fresh bool) error {
 
 func (x *exchange) obtain(fresh bool) error {
 	var c *conn
+	x.arrive(false) // that was the end of the connection before
 	if !fresh {
 		c = x.t.pool.get(x.out.addr)
 	}
@@ -118,6 +122,12 @@ func (x *exchange) obtain(fresh bool) error {
 			return err
 		}
 		c = newConn(nc, x.out.addr, gen)
+		c.taken = c.born
+		x.t.watch.enter(c)
+	}
+	if c.watch != nil {
+		x.since.Store(sinceOrigin(c.taken))
+		c.watch.look(c.taken)
 	}
 	x.mu.Lock()
 	x.c, x.readerOver, x.dirty, x.answered, x.bodyErr, x.writeErr = c, false, false, false, nil, nil
@@ -135,7 +145,7 @@ func (x *exchange) cancel() {
 	x.canceled.Store(true)
 	if !x.readerOver {
 		x.dirty = true
-		x.c.nc.Close()
+		x.c.close()
 	}
 }
 
@@ -145,7 +155,7 @@ func (x *exchange) abort() {
 	defer x.mu.Unlock()
 	if !x.readerOver || !x.senderOver {
 		x.dirty = true
-		x.c.nc.Close()
+		x.c.close()
 	}
 }
 
@@ -162,13 +172,14 @@ func (x *exchange) release(clean bool) {
 	x.readerOver = true
 	x.dirty = x.dirty || !clean
 	c, dirty, put := x.c, x.dirty, x.senderOver
+	c.waiting.Store(nil)
 	if !dirty && !put {
 		x.late = time.AfterFunc(lateSender, x.abort)
 	}
 	x.mu.Unlock()
 	switch {
 	case dirty:
-		c.nc.Close()
+		c.close()
 	case put:
 		x.t.pool.put(c)
 	}
@@ -253,6 +264,9 @@ func (x *exchange) attempt() (*http.Response, error) {
 		e := x.fail(OpWrite, nil) // first: from the pool the connection goes to others
 		x.release(true)           // of it nothing was used
 		return nil, e
+	}
+	if x.c.received = false; x.c.watch != nil {
+		x.c.waiting.Store(x)
 	}
 	n, err := x.c.nc.Write(*x.wire)
 	if err == nil && n < len(*x.wire) {
@@ -454,6 +468,7 @@ func (x *exchange) end() {
 // final makes resp, whose header is there, what RoundTrip returns.
 func (x *exchange) final(f frame, keep, waits bool) (*http.Response, error) {
 	c, resp := x.c, &x.resp
+	c.waiting.Store(nil)
 	x.mu.Lock()
 	x.answered = true
 	if waits || x.writeErr != nil {
@@ -493,6 +508,7 @@ func (x *exchange) upgrade() (*http.Response, error) {
 	if !ok {
 		return nil, x.reject(malformed("101 before the body of the request was sent"))
 	}
+	x.c.watch.leave(x.c)
 	x.resp.Body = &upgraded{nc: x.c.nc, ahead: x.c.buf[x.c.r:x.c.w]}
 	return &x.resp, nil
 }

@@ -54,10 +54,10 @@ func (p *pool) get(addr string) *conn {
 		p.hosts[addr] = list[:last]
 		p.mu.Unlock()
 		if !p.expired(c, now) && !c.stale() {
-			c.idleFor = now.Sub(c.idleSince)
+			c.idleFor, c.taken = now.Sub(c.idleSince), now
 			return c
 		}
-		c.nc.Close()
+		c.close()
 	}
 }
 
@@ -66,11 +66,15 @@ func (p *pool) put(c *conn) {
 	c.rest()
 	now := time.Now()
 	c.idleSince = now
+	if w := c.watch; w != nil {
+		w.took(c.taken, now)
+		defer w.look(now)
+	}
 	p.mu.Lock()
 	list := p.hosts[c.addr]
 	if c.gen != p.gen || len(list) >= p.most || p.expired(c, now) {
 		p.mu.Unlock()
-		c.nc.Close()
+		c.close()
 		return
 	}
 	if p.hosts == nil {
@@ -123,7 +127,7 @@ func (p *pool) sweep() {
 	p.arm(next, now)
 	p.mu.Unlock()
 	for _, c := range old {
-		c.nc.Close()
+		c.close()
 	}
 }
 
@@ -139,7 +143,7 @@ func (p *pool) closeIdle() {
 	p.mu.Unlock()
 	for _, list := range hosts {
 		for _, c := range list {
-			c.nc.Close()
+			c.close()
 		}
 	}
 }

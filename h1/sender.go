@@ -45,7 +45,7 @@ func (x *exchange) send(c *conn, body io.ReadCloser, done chan struct{}) {
 	switch {
 	case put:
 	case x.readerOver || fault != nil: // the server must not take what it got for the whole
-		c.nc.Close()
+		c.close()
 	case err != nil && !x.answered:
 		c.nc.SetReadDeadline(time.Now().Add(lastWords))
 	}

@@ -44,6 +44,14 @@ type Config struct {
 	// ResponseHeaderLimit bounds the bytes of a response's header section, and of its trailer section; 1 MiB. The
 	// number of fields in each is bounded by 1,000, that of 1xx responses to a request by 256.
 	ResponseHeaderLimit int64
+
+	// OnArrival is told that the response to the request with that context has arrived, or its beginning, and lies in the kernel
+	// because the process was too busy to read it; and with false that what had come was not the header of the final response, or
+	// not all of it. It is called from other goroutines than the request's, also after RoundTrip has returned, by at most two at a time, and must not block. nil: nobody is.
+	//
+	// Only arrivals on TCP connections on Linux are seen, only where answers take longer than a millisecond, and two milliseconds late at
+	// most as long as the transport has anything to do: it looks when it has, without a goroutine or a timer.
+	OnArrival func(ctx context.Context, here bool)
 }
 
 // A Transport is an [http.RoundTripper] for plain http:// URLs. It keeps connections for further requests and is safe for
@@ -52,6 +60,8 @@ type Transport struct {
 	cfg  Config
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
 	pool pool
+
+	watch *watch // nil: there is none
 }
 
 // New returns a transport. The error names the field of the Config that is out of its range.
@@ -69,6 +79,9 @@ func New(cfg Config) (*Transport, error) {
 	orElse(&t.cfg.MaxAge, DefaultMaxAge)
 	orElse(&t.cfg.ExpectContinueTimeout, DefaultExpectContinueTimeout)
 	orElse(&t.cfg.ResponseHeaderLimit, DefaultResponseHeaderLimit)
+	if t.cfg.OnArrival != nil {
+		t.watch = theWatch()
+	}
 	t.pool = pool{most: t.cfg.MaxIdlePerHost, idle: t.cfg.IdleTimeout, age: t.cfg.MaxAge}
 	return t, nil
 }
@@ -124,6 +137,9 @@ func putBuffer(b *[]byte) {
 		buffers.Put(b)
 	}
 }
+
+// Look tells [Config].OnArrival at once of what has arrived, before a decision that depends on it.
+func (t *Transport) Look() { t.watch.sweep() }
 
 // HTTP1 reports that all requests go over HTTP/1, for [github.com/seed-a29ca62a/cortex/cortexhttp.StandardBase].
 func (t *Transport) HTTP1() bool { return true }

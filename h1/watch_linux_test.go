@@ -1,0 +1,174 @@
+package h1
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"sync"
+	"testing"
+)
+
+// busyConn is a connection to whose reader this process does not come before it is let.
+type busyConn struct {
+	*net.TCPConn
+	let <-chan struct{}
+}
+
+func (c *busyConn) Read(p []byte) (int, error) {
+	<-c.let
+	return c.TCPConn.Read(p)
+}
+
+// arrivals are what a transport tells.
+type arrivals struct {
+	mu   sync.Mutex
+	told []bool
+}
+
+func (a *arrivals) tell(_ context.Context, here bool) {
+	a.mu.Lock()
+	a.told = append(a.told, here)
+	a.mu.Unlock()
+}
+
+func (a *arrivals) list() []bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return append([]bool(nil), a.told...)
+}
+
+// await looks until so many things were told.
+func (a *arrivals) await(tr *Transport, n int) []bool {
+	for len(a.list()) < n {
+		tr.Look()
+		runtime.Gosched()
+	}
+	return a.list()
+}
+
+func busyTransport(t *testing.T) (tr *Transport, a *arrivals, let chan struct{}) {
+	if theWatch() == nil {
+		t.Skip("no epoll")
+	}
+	a, let = new(arrivals), make(chan struct{})
+	tr = newTransport(t, Config{OnArrival: a.tell, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return &busyConn{c.(*net.TCPConn), let}, nil
+	}})
+	return tr, a, let
+}
+
+func TestAnAnswerIsKnownOfBeforeItIsRead(t *testing.T) {
+	tr, a, let := busyTransport(t)
+	send := make(chan string)
+	addr := serve(t, func(_ int, c net.Conn, r *bufio.Reader) {
+		for {
+			if _, err := readHead(r); err != nil {
+				return
+			}
+			for s := range send {
+				if s == "" {
+					break
+				}
+				io.WriteString(c, s)
+			}
+		}
+	})
+	for range 2 { // on the same connection
+		before := len(a.list())
+		done := make(chan *http.Response)
+		go func() {
+			resp, err := tr.RoundTrip(newRequest(t, "GET", addr, nil))
+			if err != nil {
+				t.Error(err)
+			}
+			done <- resp
+		}()
+		send <- "HTTP/1.1 103 Early Hints\r\n\r\n" // it is read: the request is there
+		if got := a.await(tr, before+1); !got[before] {
+			t.Fatal(got)
+		}
+		let <- struct{}{} // it was not the answer
+		if got := a.await(tr, before+2); got[before+1] {
+			t.Fatal(got)
+		}
+		tr.Look()
+		if n := len(a.list()); n != before+2 {
+			t.Fatalf("%v: nothing more has arrived", a.list())
+		}
+		send <- okAnswer
+		if got := a.await(tr, before+3); !got[before+2] {
+			t.Fatal(got)
+		}
+		let <- struct{}{}
+		resp := <-done
+		if _, err := io.ReadAll(resp.Body); err != nil {
+			t.Fatal(err)
+		}
+		send <- ""
+		for range 10 { // what was read is not there any more
+			tr.Look()
+		}
+		if n := len(a.list()); n != before+3 {
+			t.Fatal(a.list())
+		}
+	}
+}
+
+func TestConnectionsThatAreClosedAreWatchedNoLonger(t *testing.T) {
+	tr, _, let := busyTransport(t)
+	close(let)
+	w := theWatch()
+	count := func() int {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return len(w.conns)
+	}
+	before := count()
+	for _, answer := range []string{okAnswer, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n", "HTTP/1.1 200"} {
+		addr := serve(t, func(_ int, c net.Conn, r *bufio.Reader) {
+			readHead(r)
+			io.WriteString(c, answer)
+		})
+		if resp, err := tr.RoundTrip(newRequest(t, "GET", addr, nil)); err == nil {
+			io.ReadAll(resp.Body)
+			resp.Body.Close()
+		}
+		tr.CloseIdleConnections()
+	}
+	if n := count(); n != before {
+		t.Errorf("%d are watched, %d before", n, before)
+	}
+}
+
+func TestAnUpgradedConnectionIsWatchedNoLonger(t *testing.T) {
+	tr, _, let := busyTransport(t)
+	close(let)
+	addr := serve(t, func(_ int, c net.Conn, r *bufio.Reader) {
+		readHead(r)
+		io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n")
+		io.Copy(io.Discard, r)
+	})
+	w := theWatch()
+	req := newRequest(t, "GET", addr, nil)
+	req.Header.Set("Connection", "upgrade")
+	req.Header.Set("Upgrade", "echo")
+	resp, err := tr.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.conns {
+		if c.addr == addr {
+			t.Error("it is")
+		}
+	}
+}
