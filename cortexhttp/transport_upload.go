@@ -144,6 +144,9 @@ func (u *upload) leave(whole bool) {
 	if whole {
 		u.phase = uploadSent
 		u.a.permit.Resume()
+		if u.lapsed {
+			return // its outcome is recorded, perhaps just now
+		}
 		d := u.a.permit.Timeout()
 		u.a.grant(d)
 		u.arm(d)
