@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/seed-a29ca62a/cortex/config"
+	"github.com/seed-a29ca62a/cortex/cortexhttp"
 	"github.com/seed-a29ca62a/cortex/h1"
 	"github.com/seed-a29ca62a/cortex/tlsfile"
 )
@@ -139,7 +140,7 @@ func orNever(d time.Duration) time.Duration {
 
 func newPlain(c config.Transport, dial dialer) (*h1.Transport, error) {
 	return h1.New(h1.Config{Dial: dial, DialTimeout: c.DialTimeout, MaxIdlePerHost: c.MaxIdlePerHost, IdleTimeout: c.IdleTimeout,
-		MaxAge: orNever(c.MaxAge), ExpectContinueTimeout: time.Second})
+		MaxAge: orNever(c.MaxAge), ExpectContinueTimeout: time.Second, OnArrival: cortexhttp.Arrived})
 }
 
 func newStandard(c config.Transport, dial dialer) *http.Transport {
@@ -238,6 +239,13 @@ func withoutUpgrade(r *http.Request) *http.Request {
 
 // HTTP1 makes it a [cortexhttp.StandardBase].
 func (b *bases) HTTP1() bool { return b.h2c == nil }
+
+// Look has the transports that can tell of answers that have come and were not read.
+func (b *bases) Look() {
+	if b.plain != nil {
+		b.plain.Look()
+	}
+}
 
 // check reports whether the files of certificates, as they are now, could be read anew. Nothing of it is in force before reload.
 func (b *bases) check() error {
