@@ -78,6 +78,9 @@ func malformed(r *http.Request) string {
 		return "The request's method is no token."
 	case r.Host == "" && r.ProtoAtLeast(1, 1), !hostname(r.Host):
 		return "The request's host is none."
+	case r.URL != nil && (r.URL.Opaque != "" || r.URL.Path == "*" && r.Method != http.MethodOptions):
+		// "x:http://h/p" would go to the target as what is behind its first colon, which no route has seen.
+		return "The request's target is none."
 	}
 	for name := range r.Trailer {
 		if name != "" && !token(name) { // of "a,,b" over HTTP/2

@@ -5,6 +5,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -128,6 +129,32 @@ func TestHostsAndTrailersThatAreNone(t *testing.T) {
 			t.Errorf("trailer %q: %q", key, what)
 		}
 	}
+}
+
+// A target with a scheme and no slash behind it was routed as one without a path and went out as what stands behind the colon: an absolute-form of
+// the client's, past all routes.
+func TestRequestTargetsThatAreNone(t *testing.T) {
+	for target, good := range map[string]bool{"/": true, "/a:b": true, "http://h/a": true, "http://h": true, "//h/a": true,
+		"x:http://h/a": false, "x:@h/": false, "http:a": false, "x:?q": true, "x:*": false, "*": false} {
+		u, err := url.ParseRequestURI(target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if what := malformed(&http.Request{Method: "GET", Host: "h", ProtoMajor: 1, ProtoMinor: 1, URL: u}); (what == "") != good {
+			t.Errorf("%q: %q", target, what)
+		}
+	}
+	if what := malformed(&http.Request{Method: "OPTIONS", Host: "h", ProtoMajor: 1, ProtoMinor: 1, URL: &url.URL{Path: "*"}}); what != "" {
+		t.Error(what)
+	}
+	inWorld(t, Limits{}, hello, func(w *world) {
+		k := w.dial("192.0.2.1:1")
+		defer k.Close()
+		go io.WriteString(k, "GET x:http://h/a HTTP/1.1\r\nHost: h\r\n\r\n")
+		if res, body := k.answer(); res.StatusCode != 400 || !res.Close {
+			t.Errorf("%d %q", res.StatusCode, body)
+		}
+	})
 }
 
 func BenchmarkLengthLines(b *testing.B) {
