@@ -149,6 +149,29 @@ func forwardedElement(client, host, proto string) string {
 	return b.String()
 }
 
+// escapedPath is a path as a client sent it, with what cannot be in one escaped, and its own escapes as they are. Package url would take a path
+// with a "<" in it as a whole apart and escape it anew: with a "/" where there was a "%2F". An empty one is the default form of another.
+func escapedPath(raw string) string {
+	var b []byte // nil as long as there is nothing to escape
+	for i := range len(raw) {
+		c := raw[i]
+		if c|0x20 >= 'a' && c|0x20 <= 'z' || c >= '0' && c <= '9' || strings.IndexByte("/%-._~!$&'()*+,;=:@[]", c) >= 0 {
+			if b != nil {
+				b = append(b, c)
+			}
+			continue
+		}
+		if b == nil {
+			b = append(make([]byte, 0, len(raw)+8), raw[:i]...)
+		}
+		b = append(b, '%', "0123456789ABCDEF"[c>>4], "0123456789ABCDEF"[c&15])
+	}
+	if b == nil {
+		return raw
+	}
+	return string(b)
+}
+
 // hopByHop removes what a connection's two ends say to each other (RFC 9110, 7.6.1).
 func hopByHop(h http.Header) {
 	for _, line := range h["Connection"] {

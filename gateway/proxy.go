@@ -43,6 +43,7 @@ func (x *exchange) forward(rt http.RoundTripper) {
 // original any more. The endpoint is picked for each attempt, later.
 func (x *exchange) outgoing() *http.Request {
 	out := x.in.WithContext(x.callContext())
+	x.in.URL.RawPath = escapedPath(x.in.URL.RawPath)
 	x.url = *x.in.URL
 	out.URL = &x.url
 	if x.upload != nil {
