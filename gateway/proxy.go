@@ -243,6 +243,7 @@ func (x *exchange) upgrade(res *http.Response) {
 	x.target.foreign(res.Header)
 	x.tell(res.Header, false)
 	res.Body = nil
+	res.Request = nil // of a POST it would write a length, which a 101 has none of (RFC 9110, 8.6)
 	if err := res.Write(rw); err != nil {
 		x.faults("upgrade", err)
 		return
