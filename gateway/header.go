@@ -45,6 +45,9 @@ func (x *exchange) rewrite(out *http.Request) {
 		delete(h, cortexhttp.HeaderTimeout)
 	}
 	delete(h, cortexhttp.HeaderExplain)
+	if !out.ProtoAtLeast(1, 1) {
+		delete(h, "Expect") // which means nothing in HTTP/1.0, and would have the body wait (RFC 9110, 10.1.1)
+	}
 	if _, ok := h["User-Agent"]; !ok {
 		h["User-Agent"] = nil // none, in place of the transport's own
 	}
