@@ -121,6 +121,9 @@ func (x *exchange) problem(err error) (p cortexhttp.Problem, kind string) {
 	if r := x.report.Rejection; r != nil {
 		p = cortexhttp.RejectionProblem(r)
 		p.Attempts = x.report.Attempts
+		if !x.trusted { // the gateway's view of the target is for those who get it in Cortex-Pressure, too
+			p.Readings, p.Detail = nil, ""
+		}
 		if r.Reason == cortex.ReasonShed {
 			return p, "http_request_denied"
 		}
