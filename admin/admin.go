@@ -167,7 +167,7 @@ type Server struct {
 	Memory      Memory
 	// LimitAnswers counts the answers to clients that were over a limit, by status; see [LimitStatuses].
 	LimitAnswers     [len(LimitStatuses)]uint64
-	AccessLogDropped uint64 // lines that the disk did not take in time
+	AccessLogDropped uint64 // lines that the disk did not take, or not in time
 
 	Fleet     *cluster.Status // nil = there is none
 	Decisions *Decisions      // nil = there are none

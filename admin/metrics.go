@@ -242,7 +242,7 @@ func (s Server) expose(e *exposition) {
 	causes("connections_cut_total", "Connections of clients that were cut, by cause.", s.Connections.Cut)
 	scalar("memory_used_bytes", "gauge", "Bytes of request bodies for retries and of cached answers held.", float64(s.Memory.Used))
 	scalar("memory_limit_bytes", "gauge", "Bytes of request bodies for retries and of cached answers that may be held.", float64(s.Memory.Limit))
-	scalar("access_log_dropped_lines_total", "counter", "Lines of the access log that the disk did not take in time.", float64(s.AccessLogDropped))
+	scalar("access_log_dropped_lines_total", "counter", "Lines of the access log that the disk did not take, or not in time.", float64(s.AccessLogDropped))
 	e.begin(prefix+"limit_answers_total", "counter", "Answers to clients that were over a limit, by status.")
 	for i, status := range LimitStatuses {
 		e.sample(float64(s.LimitAnswers[i]), "code", statusLabel(status))

@@ -479,7 +479,8 @@ func (s *Server) status() admin.Server {
 		}
 	}
 	if l := g.access.Load(); l != nil {
-		a.AccessLogDropped = l.Stats().Dropped
+		n := l.Stats()
+		a.AccessLogDropped = n.Dropped + n.Failed
 	}
 	a.Fleet, _ = g.fleet.status()
 	if s.decisions != nil {
