@@ -226,6 +226,9 @@ func FuzzResponse(f *testing.F) {
 		if p := std.Header["Pragma"]; len(p) > 0 && p[0] == "no-cache" && whole.Header["Cache-Control"] == nil {
 			delete(std.Header, "Cache-Control")
 		}
+		if std.Close && std.Header["Connection"] == nil { // net/http takes it away with all the names that are in it
+			delete(whole.Header, "Connection")
+		}
 		for key, values := range whole.Header { // trailing white space is taken away on both sides
 			for i := range values {
 				values[i] = textproto.TrimString(values[i])

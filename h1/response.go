@@ -111,8 +111,8 @@ func frameOf(method string, resp *http.Response) (f frame, keep bool, err error)
 	switch {
 	case old:
 		resp.Close = resp.Close || !hasToken(connection, "keep-alive")
-	case resp.Close:
-		delete(h, "Connection")
+	case resp.Close && len(connection) == 1 && strings.EqualFold(trim(connection[0]), "close"):
+		delete(h, "Connection") // else it names fields, too, which a proxy has to take away
 	}
 
 	coding, chunked := h["Transfer-Encoding"]
