@@ -19,6 +19,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/seed-a29ca62a/cortex"
@@ -226,7 +227,7 @@ type Static struct {
 
 // Load reads and parses a file. The error is [Errors], or that of the operating system.
 func Load(path string) (*File, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // or opening a pipe would wait for who writes to it, and all reloads with it
 	if err != nil {
 		return nil, fmt.Errorf("config: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"unicode"
 	"unicode/utf8"
 )
@@ -205,7 +206,7 @@ func ReadPassword(path string) (string, error) {
 
 // readSecret is what a file holds, without the space around it.
 func readSecret(what, path string) (string, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // as in Load
 	if err != nil {
 		return "", fmt.Errorf("config: %s file: %w", what, err)
 	}

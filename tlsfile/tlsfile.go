@@ -22,6 +22,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -59,7 +60,7 @@ func (w Warning) String() string { return w.File + ": " + w.Reason }
 
 // read reads a file.
 func read(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // or opening a pipe would wait for who writes to it
 	if err != nil {
 		var p *os.PathError
 		if errors.As(err, &p) {
