@@ -123,7 +123,7 @@ func (x *exchange) onBehalf(out *http.Request) {
 		x.set(h, fieldFor, "X-Forwarded-For", chain)
 	}
 	x.set(h, fieldForwarded, "Forwarded", element)
-	if !x.trusted || len(h["X-Forwarded-Host"]) == 0 {
+	if out.Host != "" && (!x.trusted || len(h["X-Forwarded-Host"]) == 0) { // HTTP/1.0 may have none; a stranger's own is gone by now
 		x.set(h, fieldHost, "X-Forwarded-Host", out.Host)
 	}
 	if !x.trusted || len(h["X-Forwarded-Proto"]) == 0 {
