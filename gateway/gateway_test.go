@@ -225,15 +225,19 @@ func TestPriorityHeaderIsBelievedFromTrustedPeersOnly(t *testing.T) {
 		var seen []recorded
 		var mu sync.Mutex
 		w.serve("up.test:80", record(&seen, &mu, status(500)))
-		w.gateway(one("", "priority: {header: X-Rank, default: 4}"))
+		path := filepath.Join(t.TempDir(), "access.log")
+		g := w.gateway("access_log: {path: " + path + "}\n" + one("", "priority: {header: X-Rank, default: 4}"))
 		openCircuit(t, w, w.client(stranger), "http://gateway.test:80/")
-		for host, want := range map[string]string{trusted: `"priority":9`, stranger: `"priority":4`} {
-			a := w.get(w.client(host), "http://gateway.test:80/", "X-Rank", "9", "X-Forwarded-For", trusted)
-			if !strings.Contains(a.body, want) {
-				t.Errorf("%s: %s, want %s", host, a.body, want)
-			}
+		for _, host := range []string{trusted, stranger} {
+			a := w.get(w.client(host), "http://gateway.test:80/"+host, "X-Rank", "9", "X-Forwarded-For", trusted)
 			if got := a.header.Get("Cortex-Pressure") != ""; got != (host == trusted) {
 				t.Errorf("%s is told the pressure: %v", host, got)
+			}
+		}
+		g.Close() // writes the log out
+		for _, l := range logLines(t, path) {
+			if want := map[string]float64{"/" + trusted: 9, "/" + stranger: 4}[l["path"].(string)]; want > 0 && l["priority"] != want {
+				t.Errorf("%v, want priority %v", l, want)
 			}
 		}
 	})
