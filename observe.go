@@ -75,10 +75,12 @@ func (p *Permit) RecordTook(o Outcome, latency time.Duration) bool {
 	now := p.e.now()
 	s := &p.e.stripes[p.stripe]
 	s.mu.Lock()
-	if p.state == 0 {
-		p.leave(s, now) // in flight until now: what was counted so cannot be taken back
+	if p.state&^left == 0 {
+		if p.state == 0 {
+			p.leave(s, now) // in flight until now: what was counted so cannot be taken back
+		}
 		p.state |= answered
-		p.latency = min(max(0, latency), p.latency)
+		p.latency = min(max(0, latency), max(0, now-p.start))
 	}
 	s.mu.Unlock()
 	return p.Record(o)

@@ -62,12 +62,15 @@ func TestRecordTookKeepsTheCallersLatency(t *testing.T) {
 	} {
 		now := time.Hour
 		e := newObserved(t, Config{}, &now)
-		for range 300 {
+		for i := range 300 {
 			p, err := e.Admit(t.Context(), 5)
 			if err != nil {
 				t.Fatal(err)
 			}
 			now += 900 * time.Millisecond
+			if i%2 == 0 { // nobody knew how it was
+				p.Pause()
+			}
 			if !p.RecordTook(Success, tc.told) || p.RecordTook(Failed, tc.told) || p.Record(Failed) {
 				t.Fatal("an outcome is to count once")
 			}

@@ -40,6 +40,7 @@ func (s *service) Admit(ctx context.Context, r *pb.AdmitRequest) (*pb.AdmitRespo
 	if deadline > 0 && n == 0 {
 		e.ObserveDeadline(deadline)
 	}
+	s.tokens.expire(s.Now()) // before, for what is forgotten must not have this one refused
 	a := &attempt{target: *r.Target}
 	// Not under the request's context: that ends with the answer, long before the attempt.
 	if a.permit, err = e.AdmitRetry(context.Background(), p, n); err != nil {
@@ -61,7 +62,7 @@ func (s *service) Admit(ctx context.Context, r *pb.AdmitRequest) (*pb.AdmitRespo
 	case ctx.Err() != nil: // nobody will make it
 		a.permit.Release()
 		return nil, ctx.Err()
-	case !s.tokens.add(a, s.Now(), life):
+	case !s.tokens.add(a, s.Now(), timeout, life):
 		a.permit.Release() // it is reported by target, if at all
 	default:
 		out.Token, out.TokenLifeMs = a.id.String(), toMS(life)

@@ -15,8 +15,22 @@ type attempt struct {
 	id      tokenID
 	target  string // not the engine: the target may have another one by the time of the report
 	permit  cortex.Permit
+	counts  time.Duration // as in flight, until then
 	expires time.Duration
-	at      int // in the heap
+	lost    bool // it counts no more
+	at      int  // in the heap
+}
+
+// reportGrace is how much longer than its timeout an attempt counts as in flight that nobody reports, at least. Then it is over, or its worker
+// is: what died with many attempts under way would fill the limit of a healthy target until the tokens expire.
+const reportGrace = 5 * time.Second
+
+// due is when something is next to be done about it.
+func (a *attempt) due() time.Duration {
+	if a.lost {
+		return a.expires
+	}
+	return min(a.counts, a.expires)
 }
 
 // tokenID cannot be guessed: whoever could would release the attempts of others.
@@ -35,7 +49,8 @@ func parseToken(s string) (t tokenID, ok bool) {
 }
 
 // tokens are the attempts that are open, a bounded number of them. One that is not reported during the life of its target's permits
-// is released without an outcome: with whichever request comes next, for no goroutine waits for that.
+// is released without an outcome: with whichever request comes next, for no goroutine waits for that. It counts as in flight no longer
+// than it was given time and some grace; a report that comes later counts all the same.
 type tokens struct {
 	max int
 
@@ -49,10 +64,13 @@ type tokens struct {
 // expiredAtOnce bounds what one request does for those that were forgotten.
 const expiredAtOnce = 256
 
-// add gives an attempt a token, or reports that there is no room for another.
-func (t *tokens) add(a *attempt, now, life time.Duration) bool {
+// add gives an attempt that has so much time a token, or reports that there is no room for another. timeout 0 is any time.
+func (t *tokens) add(a *attempt, now, timeout, life time.Duration) bool {
 	rand.Read(a.id[:]) // it does not fail
 	a.expires = now + life
+	if a.counts = a.expires; timeout > 0 && timeout < life {
+		a.counts = now + timeout + max(timeout, reportGrace)
+	}
 	t.expire(now)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -93,19 +111,31 @@ func (t *tokens) find(id tokenID) *attempt {
 	return t.byID[id]
 }
 
-// expire releases those whose time has come.
+// expire releases those whose time has come, and takes those out of what is in flight that should have been reported.
 func (t *tokens) expire(now time.Duration) {
 	var due [expiredAtOnce]*attempt
+	var over [expiredAtOnce]bool
 	n := 0
 	t.mu.Lock()
-	for ; n < len(due) && len(t.byTime) > 0 && t.byTime[0].expires <= now; n++ {
-		due[n] = heap.Pop(&t.byTime).(*attempt)
-		delete(t.byID, due[n].id)
+	for ; n < len(due) && len(t.byTime) > 0 && t.byTime[0].due() <= now; n++ {
+		a := t.byTime[0]
+		due[n], over[n] = a, a.expires <= now
+		if !over[n] {
+			a.lost = true
+			heap.Fix(&t.byTime, 0)
+			continue
+		}
+		heap.Pop(&t.byTime)
+		delete(t.byID, a.id)
 		t.expired++
 	}
 	t.mu.Unlock()
-	for _, a := range due[:n] {
-		a.permit.Release()
+	for i, a := range due[:n] {
+		if over[i] {
+			a.permit.Release()
+		} else {
+			a.permit.Pause()
+		}
 	}
 }
 
@@ -113,7 +143,7 @@ func (t *tokens) expire(now time.Duration) {
 type byExpiry []*attempt
 
 func (h byExpiry) Len() int           { return len(h) }
-func (h byExpiry) Less(i, j int) bool { return h[i].expires < h[j].expires }
+func (h byExpiry) Less(i, j int) bool { return h[i].due() < h[j].due() }
 func (h byExpiry) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
 	h[i].at, h[j].at = i, j

@@ -50,6 +50,52 @@ func TestATokenThatIsNeverReportedExpires(t *testing.T) {
 	}
 }
 
+// A worker died with more attempts under way than its target takes at a time: all others were refused, critical ones too, until the tokens
+// expired ten minutes later; and refusals let none expire.
+func TestWorkersThatDiedBlockedTheirTarget(t *testing.T) {
+	w := newWorld(t)
+	good := func(n, priority int) (allowed int) {
+		for range n {
+			a := w.ask("Admit", fmt.Sprintf(`{"target":"a","priority":%d}`, priority))
+			w.add(20 * time.Millisecond)
+			if a["allowed"] == true {
+				allowed++
+				w.ask("Report", `{"token":"`+a["token"].(string)+`","outcome":"success"}`)
+			}
+		}
+		return allowed
+	}
+	good(200, 5)
+	for range 40 {
+		w.ask("Admit", `{"target":"a","priority":5}`)
+	}
+	if n := good(20, 1); n > 10 {
+		t.Errorf("%d of 20 allowed while 40 are under way", n)
+	}
+	w.add(6 * time.Second)
+	good(20, 5)
+	if n := good(20, 5); n < 20 {
+		t.Errorf("%d of 20 allowed when those that died should have been reported long ago; %+v", n, w.engine("a").Pressure())
+	}
+}
+
+// A report that comes after the attempt has ceased to count as in flight counts, with the latency that it took.
+func TestAReportAfterItsGrace(t *testing.T) {
+	w := newWorld(t)
+	a := w.ask("Admit", `{"target":"a","priority":5}`)
+	w.add(time.Minute)
+	w.ask("Admit", `{"target":"b","priority":5}`)
+	if n := w.engine("a").Pressure().InFlight; n != 0 || w.open() != 2 {
+		t.Errorf("%d in flight, %d open", n, w.open())
+	}
+	if r := w.ask("Report", `{"token":"`+a["token"].(string)+`","outcome":"failure"}`); r["counted"] != true {
+		t.Errorf("%v", r)
+	}
+	if s := w.engine("a").Stats(); s.Failures != 1 || w.engine("a").Pressure().InFlight != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // Clients that take tokens and never report cost a bounded memory, and others nothing.
 func TestOpenTokensAreBounded(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.MaxTokens = 5 })
