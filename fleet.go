@@ -336,7 +336,7 @@ func (f *fleet) adopt(e *Engine, v *FleetView, now time.Duration) {
 	}
 	f.epoch = v.Epoch
 	f.fresh()
-	if !f.active || e.forcing() != breaker.Automatic {
+	if e.forcing() != breaker.Automatic {
 		return // an operator's order stands above the fleet
 	}
 	switch open := f.epoch&1 == 1; {

@@ -482,3 +482,25 @@ func ExampleEngine_TakeReport() {
 	// before: closed closed
 	// after: open open
 }
+
+// A guard that was the only one for a while had taken over the number of an open circuit and stayed closed: those that came later opened, before
+// a target that answered every call.
+func TestALoneGuardFollowsAnOpenCircuit(t *testing.T) {
+	e, c := virtual(t, cortex.Config{})
+	e.TakeReport()
+	view := cortex.FleetView{FleetReport: cortex.FleetReport{Epoch: 7, Guards: 1}, Span: interval, Exclusive: true, Prober: true, Lease: time.Second}
+	e.ObserveFleet(view)
+	if e.Pressure().Circuit == breaker.Closed {
+		t.Fatal("closed, with an epoch that says open")
+	}
+	for range 30 {
+		c.advance(100 * ms)
+		e.ObserveFleet(view)
+		if p, err := e.Admit(bg, 5); err == nil {
+			p.Record(cortex.Success)
+		}
+	}
+	if r := e.TakeReport(); r.Epoch != 8 || e.Pressure().Circuit != breaker.Closed {
+		t.Errorf("after a good probe: epoch %d, %v", r.Epoch, e.Pressure().Circuit)
+	}
+}
