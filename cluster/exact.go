@@ -26,7 +26,7 @@ const (
 
 func exactKeys(keys []string) []string {
 	tag := keys[0][:strings.LastIndexByte(keys[0], '}')+1]
-	return []string{tag + ":ok", tag + ":failed", tag + ":added"}
+	return []string{tag + ":ok", tag + ":failed"}
 }
 
 // takeMembers moves the outcomes of a report into members, one a call: successes, and all others. Where there is no room for all, it is

@@ -1,24 +1,22 @@
 -- The article's window, one member a call: what one instance's calls came to is added, what is older than the window removed, the rest
 -- counted, and the members of the last slot told. See docs/cluster.md.
 --
--- KEYS 1 successes, 2 all others, 3 who has added what.
+-- A member's name is the exchange's own: what is repeated adds nothing.
+--
+-- KEYS 1 successes, 2 all others.
 -- ARGV 1 instance, 2 number of the exchange, 3 interval in ms, 4 window in ms, 5 most members to tell, 6 number of successes in what follows,
 -- then the members: first the successes, then the others.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local interval, window, most = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local slot = math.floor(now / interval)
-local kinds = { 'zset', 'zset', 'hash' }
-for i = 1, 3 do
+for i = 1, 2 do
   local t = redis.call('TYPE', KEYS[i]).ok
-  if t ~= 'none' and t ~= kinds[i] then redis.call('DEL', KEYS[i]) end
+  if t ~= 'none' and t ~= 'zset' then redis.call('DEL', KEYS[i]) end
 end
-if redis.call('HGET', KEYS[3], ARGV[1]) ~= ARGV[2] then
-  redis.call('HSET', KEYS[3], ARGV[1], ARGV[2])
-  local good = 6 + tonumber(ARGV[6])
-  for i = 7, #ARGV do
-    redis.call('ZADD', i <= good and KEYS[1] or KEYS[2], now, ARGV[i])
-  end
+local good = 6 + tonumber(ARGV[6])
+for i = 7, #ARGV do
+  redis.call('ZADD', i <= good and KEYS[1] or KEYS[2], 'NX', now, ARGV[i])
 end
 local out = { now, slot }
 local from, to = (slot - 1) * interval, '(' .. string.format('%.0f', slot * interval)
@@ -31,5 +29,5 @@ for i = 1, 2 do
     if #m <= 64 then out[#out + 1] = m end
   end
 end
-for i = 1, 3 do redis.call('PEXPIRE', KEYS[i], window + 20 * interval) end
+for i = 1, 2 do redis.call('PEXPIRE', KEYS[i], window + 20 * interval) end
 return out

@@ -382,3 +382,30 @@ func TestExactShares(t *testing.T) {
 		return n == len(all)
 	})
 }
+
+// Mode exact kept the name of every instance there ever was, as long as there was one.
+func TestExactRemembersNoInstance(t *testing.T) {
+	s := startRedis(t)
+	exact := func(c *cluster.Config, _ *cortex.Config) { c.Mode = cluster.Exact }
+	stays := join(t, s.url(), exact)
+	keys := func() (n int64) {
+		for _, k := range s.db.Keys(bg, "*").Val() {
+			if s.db.Type(bg, k).Val() == "hash" && !strings.Contains(k, ":seen:") { // which expires by itself
+				n += s.db.HLen(bg, k).Val()
+			}
+		}
+		return n
+	}
+	stays.call(cortex.Success)
+	together(t, []*instance{stays})
+	before := keys()
+	for range 40 {
+		i := join(t, s.url(), exact)
+		i.call(cortex.Success)
+		eventually(t, 10*time.Second, "it shares", func() bool { return i.Status().Mode == cluster.Fleet })
+		i.Close()
+	}
+	if n := keys(); n > before+30 {
+		t.Errorf("%d fields, before 40 instances came and went %d", n, before)
+	}
+}
