@@ -187,13 +187,14 @@ func (x *exchange) finish(whole bool) {
 	gone := false
 	switch {
 	case x.status == statusClientGone || (x.broken || !whole) && x.gone():
-		t.clientAborts.Add(1)
 		gone = true
 	case x.broken:
 		t.brokenAnswers.Add(1)
 	case !whole: // the answer was there, the client was not
-		t.clientAborts.Add(1)
 		gone = true
+	}
+	if gone && !x.gateway.cutting.Load() {
+		t.clientAborts.Add(1)
 	}
 	t.answers[min(max(x.status/100, 0), len(t.answers)-1)].Add(1)
 	if s := x.report.ReplaySkipped; int(s) < len(t.replaysSkipped) {

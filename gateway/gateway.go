@@ -88,6 +88,7 @@ type Gateway struct {
 	mark     string // of this gateway among all others, in Via
 	memory   *quota.Quota
 	upgraded tally
+	cutting  atomic.Bool                      // it is the gateway that ends its connections
 	access   atomic.Pointer[accesslog.Logger] // nil = none
 
 	lateBodies, longBodies atomic.Uint64 // calls answered 408 and 413

@@ -86,6 +86,8 @@ func (x *exchange) log(took time.Duration, gone bool) {
 		e.Endpoint = x.member.URL().Host
 	}
 	switch {
+	case gone && x.gateway.cutting.Load():
+		e.Error = "cut off"
 	case gone:
 		e.Error = "client gone"
 	case x.lapsed:

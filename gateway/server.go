@@ -41,6 +41,8 @@ type Server struct {
 	draining             atomic.Bool
 	drained              chan struct{} // closed when the server is asked to stop by other means than the context of Run
 	drainOnce            sync.Once
+	hurried              chan struct{} // closed when the drain is to wait no longer
+	hurryOnce            sync.Once
 	onDrain              func()      // nil = nothing
 	onReload             func(error) // nil = nothing
 
@@ -110,7 +112,7 @@ func newServer(f *config.File, o Options, frontPort, adminPort net.Listener) (*S
 	}
 	ctx, cut := context.WithCancel(context.Background())
 	s := &Server{gateway: g, options: o, log: o.Logger, frontPort: frontPort, adminPort: adminPort, secrets: secrets, cut: cut,
-		drained: make(chan struct{})}
+		drained: make(chan struct{}), hurried: make(chan struct{})}
 	s.reloads.Store(new(admin.Reloads))
 	faults := log.New(faultWriter{s.log}, "", 0)
 	s.front = front.New(front.Config{Handler: http.HandlerFunc(s.serveHTTP), TLS: secrets.frontTLS(), Limits: limits, BaseContext: ctx, ErrorLog: faults,
@@ -242,11 +244,14 @@ func (s *Server) Ready() bool { return !s.draining.Load() }
 // Drain has Run stop as it does at the end of its context. It returns at once.
 func (s *Server) Drain() { s.drainOnce.Do(func() { close(s.drained) }) }
 
+// Hurry ends the drain at once, one that is under way or one to come, and cuts what is in flight: what a second SIGTERM means to who sends it.
+func (s *Server) Hurry() { s.hurryOnce.Do(func() { close(s.hurried) }) }
+
 // Run serves until ctx ends, or Drain, and then stops in an order that loses nothing: it says on the admin port that it is not ready any
 // more but goes on accepting for as long as drain.delay, so that balancers look away, and ends kept connections with their next
 // answer; it stops accepting and lets the requests in flight, upgraded connections too, end within drain.timeout; it cuts what is
-// left; last goes the admin port. The decision service goes as the gateway does. The error is nil after an orderly stop, [ErrCut] if something was cut, else why a port failed. Run
-// may be called once.
+// left; last goes the admin port. The decision service goes as the gateway does. [Server.Hurry] cuts both waits short. The error is nil after
+// an orderly stop, [ErrCut] if something was cut, else why a port failed. Run may be called once.
 func (s *Server) Run(ctx context.Context) error {
 	failed := make(chan error, 3)
 	ports := 0
@@ -292,8 +297,8 @@ func serve(h func(net.Listener) error, l net.Listener, what string) error {
 	return nil
 }
 
-// ErrCut is what Run returns when requests were still in flight at the end of drain.timeout and were cut off.
-var ErrCut = errors.New("gateway: requests were cut off at the end of drain.timeout")
+// ErrCut is what Run returns when requests were still in flight at the end of drain.timeout, or at [Server.Hurry], and were cut off.
+var ErrCut = errors.New("gateway: requests were cut off at the end of the drain")
 
 // stop is the orderly stop, up to where nothing is in flight any more.
 func (s *Server) stop(failed <-chan error, ports *int) error {
@@ -308,6 +313,7 @@ func (s *Server) stop(failed <-chan error, ports *int) error {
 		defer t.Stop()
 		select {
 		case <-t.C:
+		case <-s.hurried:
 		case err := <-failed:
 			*ports--
 			return err
@@ -315,6 +321,13 @@ func (s *Server) stop(failed <-chan error, ports *int) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), drain.Timeout)
 	defer cancel()
+	go func() {
+		select {
+		case <-s.hurried:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
 	asked := make(chan error, 1)
 	go func() {
 		if s.decisions == nil {
@@ -328,7 +341,12 @@ func (s *Server) stop(failed <-chan error, ports *int) error {
 		err = s.gateway.upgraded.wait(ctx) // Shutdown knows nothing of them
 	}
 	if err = errors.Join(err, <-asked); err != nil {
-		s.log.Warn("drain timeout: requests are cut off", "timeout", drain.Timeout)
+		select {
+		case <-s.hurried:
+			s.log.Warn("told to stop once more: requests are cut off")
+		default:
+			s.log.Warn("drain timeout: requests are cut off", "timeout", drain.Timeout)
+		}
 		return ErrCut
 	}
 	s.log.Info("drained")
@@ -338,6 +356,7 @@ func (s *Server) stop(failed <-chan error, ports *int) error {
 // Close stops at once and cuts what is in flight.
 func (s *Server) Close() {
 	s.draining.Store(true)
+	s.gateway.cutting.Store(true)
 	for _, c := range []io.Closer{s.front, s.admin, s.frontPort, s.adminPort} {
 		if c != nil {
 			c.Close()

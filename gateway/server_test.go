@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -148,6 +149,36 @@ func TestStopWaitsForUpgradedConnections(t *testing.T) {
 			}
 			if _, err := br.ReadByte(); err == nil {
 				t.Error("the connection is still there")
+			}
+		})
+	}
+}
+
+// A second SIGTERM was as nothing: an operator who would not wait for a stream of hours had only SIGKILL.
+func TestHurryEndsTheDrain(t *testing.T) {
+	for _, after := range []time.Duration{time.Second, 7 * time.Second} { // in the delay and in the drain
+		inWorld(t, func(t *testing.T, w *world) {
+			w.serve("up.test:80", hang)
+			path := filepath.Join(t.TempDir(), "access.log")
+			s, stop, done := w.server("access_log: {path: " + path + "}\n" + draining + one("timeout: {enabled: false}", ""))
+			go w.get(w.client(stranger), "http://gateway.test:80/")
+			synctest.Wait()
+			stop()
+			time.Sleep(after)
+			began := time.Now()
+			s.Hurry()
+			s.Hurry()
+			if err := <-done; !errors.Is(err, ErrCut) || time.Since(began) > 0 {
+				t.Errorf("Run: %v after %v", err, time.Since(began))
+			}
+			// It was not the client who went.
+			for _, l := range logLines(t, path) {
+				if l["error"] != "cut off" {
+					t.Errorf("%v", l)
+				}
+			}
+			if n := s.gateway.trafficOf(s.gateway.Targets()[0]).ClientAborts; n != 0 {
+				t.Errorf("%d aborts of clients", n)
 			}
 		})
 	}

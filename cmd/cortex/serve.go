@@ -123,6 +123,8 @@ func listening(s *gateway.Server) string {
 func (f *follower) run(ctx context.Context, s *gateway.Server) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
+	ended := make(chan struct{})
+	defer close(ended)
 	f.server = s
 	s.OnReload(f.reloaded)
 	f.look()
@@ -130,12 +132,21 @@ func (f *follower) run(ctx context.Context, s *gateway.Server) error {
 	hangUp := make(chan os.Signal, 1)
 	signal.Notify(hangUp, syscall.SIGHUP)
 	defer signal.Stop(hangUp)
+	again := make(chan os.Signal, 2)
+	signal.Notify(again, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(again)
 	go func() {
-		for {
+		for stops := 0; ; {
 			select {
 			case <-hangUp:
-				s.Reload() // an error stands in the log
-			case <-ctx.Done():
+				if ctx.Err() == nil {
+					s.Reload() // an error stands in the log
+				}
+			case <-again:
+				if stops++; stops == 2 { // the first ended the context; a drain that the admin port asked for is none
+					s.Hurry()
+				}
+			case <-ended:
 				return
 			}
 		}

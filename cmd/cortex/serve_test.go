@@ -438,3 +438,16 @@ func TestServeSurvivesHangUpWhileDraining(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 }
+
+// A drain of an hour ends at a second SIGTERM.
+func TestServeEndsAtASecondSignal(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cortex.yaml")
+	write(t, path, answering("one", "drain: {delay: 1h}"))
+	d := start(t, "", path)
+	d.signal(syscall.SIGTERM)
+	until(t, "readiness to go", func() bool { code, _ := d.get(d.admin + "/readyz"); return code == 503 })
+	d.signal(syscall.SIGTERM)
+	if code := d.exit(); code != 0 {
+		t.Errorf("exit code %d with nothing in flight", code)
+	}
+}
