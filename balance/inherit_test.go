@@ -119,6 +119,7 @@ func TestAddressesThatStay(t *testing.T) {
 		p, _ := bubble(t, cfg)
 		p.Start(t.Context())
 		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
 		illness(t, p, p.members[1])
 		p.members[0].Begin()
 		n.set("x.test", "10.0.0.2", "10.0.0.3")
