@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -45,8 +44,7 @@ type exchange struct {
 	begun        atomic.Bool       // an attempt is under way there
 	report       cortexhttp.Report
 
-	hints  sync.Mutex
-	hinted bool // there can be no more hints, the answer is there
+	hints hints
 
 	status       int
 	upstream     time.Duration // until the answer began
@@ -178,6 +176,7 @@ var balanced = [...]balance.Outcome{
 
 // finish counts what became of the call. whole is false where the answer was aborted.
 func (x *exchange) finish(whole bool) {
+	x.hintsOver() // also where a panic has led here: nobody may write when the handler is over
 	t := x.target.traffic
 	x.done(cortex.Neutral, 0)
 	x.gateway.memory.Release(x.reserved)

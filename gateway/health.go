@@ -41,6 +41,7 @@ func (x *exchange) check() bool {
 	x.unguarded = true
 	whole := false
 	defer func() { x.log(x.since(), x.status == statusClientGone || !whole && (x.gone() || !x.broken)) }()
+	defer x.hintsOver()
 	out := x.outgoing()
 	direct(out, x.begin())
 	res, err := t.base.RoundTrip(out)

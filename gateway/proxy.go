@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/textproto"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -52,43 +51,6 @@ func (x *exchange) outgoing() *http.Request {
 	out.Close = false
 	x.rewrite(out)
 	return out
-}
-
-// hint passes an answer of the 1xx kind on, as 103 (Early Hints). The server itself says 100 when the body is asked for.
-func (x *exchange) hint(code int, h textproto.MIMEHeader) error {
-	if code == http.StatusSwitchingProtocols { // HTTP/2 has none; for our server it would be the answer
-		return fmt.Errorf("%w: status %d", errMalformed, code)
-	}
-	if code == http.StatusContinue || !x.in.ProtoAtLeast(1, 1) {
-		return nil
-	}
-	x.hints.Lock()
-	defer x.hints.Unlock()
-	if x.hinted {
-		return nil
-	}
-	out := x.w.Header()
-	closing, closes := out["Connection"] // of the answer's connection
-	for key, values := range h {
-		if !own(key) {
-			out[key] = values
-		}
-	}
-	hopByHop(out)
-	delete(out, "Content-Length")
-	x.w.WriteHeader(code)
-	clear(out)
-	if closes {
-		out["Connection"] = closing
-	}
-	return nil
-}
-
-// hintsOver says that the writer belongs to the answer now: transports pass hints from goroutines of their own.
-func (x *exchange) hintsOver() {
-	x.hints.Lock()
-	x.hinted = true
-	x.hints.Unlock()
 }
 
 // pass writes an answer to the client. It panics with [http.ErrAbortHandler] where the rest of the answer is missing: the client
