@@ -69,7 +69,8 @@ type ClientConfig struct {
 //   - an error that wraps a [*cortex.Rejection] where the engine refused the call, whose status is that of [RejectionStatus];
 //   - an error that wraps a [*cortex.CallError] where the call failed, and has the status of the last attempt, its details included.
 //
-// status.FromError, errors.Is and errors.As work on both.
+// status.FromError, errors.Is and errors.As work on both. grpc.OnFinish is told of the same, once for the call, also where the engine refused
+// it; grpc.Header, Trailer and Peer have what the last attempt met, which may be nothing.
 //
 // Streams hold what they hold by gRPC's rules: their caller reads to the end or ends the context. The permit is free then at the
 // latest.
@@ -134,13 +135,18 @@ func (c *Client) DialOptions() []grpc.DialOption {
 
 // UnaryInterceptor is a [grpc.UnaryClientInterceptor].
 func (c *Client) UnaryInterceptor(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
-	invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	invoker grpc.UnaryInvoker, opts ...grpc.CallOption) (final error) {
 	l, err := c.begin(ctx, method)
+	if err == nil && l.engine == nil {
+		return invoker(ctx, method, req, reply, cc, opts...)
+	}
+	opts, ends := takeEndings(opts)
+	if ends != nil {
+		final = errAbandoned // where something panics
+		defer func() { ends.run(final) }()
+	}
 	if err != nil {
 		return err
-	}
-	if l.engine == nil {
-		return invoker(ctx, method, req, reply, cc, opts...)
 	}
 	defer l.finish()
 	for {
@@ -162,6 +168,9 @@ func (c *Client) UnaryInterceptor(ctx context.Context, method string, req, reply
 func (l *call) unary(a *attempt, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts []grpc.CallOption) {
 	defer a.close()
 	a.start(l)
+	if l.made > 1 {
+		forget(opts)
+	}
 	err := invoker(a.ctx, l.method, req, reply, cc, append(opts[:len(opts):len(opts)], grpc.Trailer(&a.trailer))...)
 	a.finish(err)
 }

@@ -1,28 +1,40 @@
 package cortexgrpc
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/protoadapt"
 )
 
 // StreamInterceptor is a [grpc.StreamClientInterceptor].
 func (c *Client) StreamInterceptor(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
-	streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	streamer grpc.Streamer, opts ...grpc.CallOption) (_ grpc.ClientStream, final error) {
 	l, err := c.begin(ctx, method)
+	if err == nil && l.engine == nil {
+		return streamer(ctx, desc, cc, method, opts...)
+	}
+	opts, ends := takeEndings(opts)
+	if ends != nil {
+		final = errAbandoned // where something panics
+		defer func() {
+			if final != nil {
+				ends.run(final)
+			}
+		}()
+	}
 	if err != nil {
 		return nil, err
 	}
-	if l.engine == nil {
-		return streamer(ctx, desc, cc, method, opts...)
-	}
-	s := &clientStream{call: l, desc: desc, cc: cc, streamer: streamer, opts: opts, whole: true, sending: make(lock, 1)}
+	s := &clientStream{call: l, desc: desc, cc: cc, streamer: streamer, opts: opts, ends: ends, whole: true, sending: make(lock, 1)}
 	if l.above || l.set.retries == 0 || c.cfg.MaxReplayBytes < 0 {
 		s.whole = false
 	}
@@ -30,6 +42,12 @@ func (c *Client) StreamInterceptor(ctx context.Context, desc *grpc.StreamDesc, c
 	defer s.sending.leave()
 	if err := s.open(nil); err != nil {
 		return nil, err
+	}
+	if ends != nil {
+		stop := context.AfterFunc(ctx, s.left)
+		s.mu.Lock()
+		s.unwatch = stop
+		s.mu.Unlock()
 	}
 	return s, nil
 }
@@ -41,6 +59,7 @@ type clientStream struct {
 	cc       *grpc.ClientConn
 	streamer grpc.Streamer
 	opts     []grpc.CallOption
+	ends     *endings
 
 	// sending is held while something is sent, and while a failed attempt is replaced: what the next one is sent again must
 	// not be mixed with what comes new.
@@ -57,6 +76,7 @@ type clientStream struct {
 	whole     bool           // and is all in kept
 	kept      []any
 	bytes     int
+	unwatch   func() bool // ends waiting for the end of the caller's context; nil: nobody does
 }
 
 // lock is a mutex that is held over waits.
@@ -101,7 +121,15 @@ func (s *clientStream) start(a *attempt) bool {
 	}()
 	a.stream, a.last = true, make(chan struct{})
 	a.start(s.call)
-	opts := append(s.opts[:len(s.opts):len(s.opts)], grpc.Trailer(&a.trailer), grpc.OnFinish(a.finish))
+	if s.call.made > 1 {
+		forget(s.opts)
+	}
+	opts := append(s.opts[:len(s.opts):len(s.opts)], grpc.Trailer(&a.trailer), grpc.OnFinish(func(err error) {
+		a.finish(err)
+		if s.ends != nil && err != nil && s.cc != nil && s.cc.GetState() == connectivity.Shutdown {
+			go s.left() // gRPC may hold what that needs
+		}
+	}))
 	stream, err := s.streamer(a.ctx, s.desc, s.cc, s.call.method, opts...)
 	if err != nil {
 		a.finish(err)
@@ -129,11 +157,12 @@ func (s *clientStream) start(a *attempt) bool {
 	return true
 }
 
-// replayable reports whether another attempt could take the place of this one, which failed.
+// replayable reports whether another attempt could take the place of this one, which failed. Below a layer that retries nothing is kept here:
+// what that layer has kept counts.
 func (s *clientStream) replayable(a *attempt) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !s.committed && !a.header.Load() && (s.whole || !s.sent)
+	return !s.committed && !a.header.Load() && (s.whole || !s.sent || s.call.above)
 }
 
 func (s *clientStream) current() *streamAttempt {
@@ -177,7 +206,55 @@ func size(m any) (int, bool) {
 	return 0, false
 }
 
+// end tells that the stream is over, with the call's error. No lock is held.
+func (s *clientStream) end(err error) {
+	if s.ends == nil {
+		return
+	}
+	s.mu.Lock()
+	stop := s.unwatch
+	s.unwatch = nil
+	s.mu.Unlock()
+	if stop != nil {
+		stop()
+	}
+	s.ends.run(err)
+}
+
+// left ends a stream whose caller's context is over, or whose connection is closed: nobody may read its end any more.
+func (s *clientStream) left() {
+	s.sending.take() // while it is being opened
+	s.sending.leave()
+	for !s.ends.over.Load() {
+		a := s.current()
+		if a == nil { // it was not
+			return
+		}
+		t := time.NewTimer(finishTime)
+		select {
+		case <-a.done():
+			t.Stop()
+		case <-t.C: // an interceptor below that does not pass the call's options on
+			s.end(status.FromContextError(cmp.Or(s.call.ctx.Err(), context.Canceled)).Err())
+			return
+		}
+		if a.err == nil {
+			s.end(nil)
+			return
+		}
+		s.replace(a)
+	}
+}
+
 func (s *clientStream) SendMsg(m any) error {
+	err := s.send(m)
+	if err != nil && err != io.EOF { // gRPC has ended the stream
+		s.end(err)
+	}
+	return err
+}
+
+func (s *clientStream) send(m any) error {
 	s.sending.take()
 	defer s.sending.leave()
 	a := s.current()
@@ -255,6 +332,7 @@ func (s *clientStream) RecvMsg(m any) error {
 			}
 			if err == io.EOF || !s.desc.ServerStreams {
 				a.finish(nil)
+				s.end(nil)
 			}
 			return err
 		}
@@ -275,6 +353,9 @@ func (s *clientStream) Header() (metadata.MD, error) {
 		if md != nil || err != nil {
 			s.commit()
 			a.begun()
+			if err != nil {
+				s.end(err)
+			}
 			return md, err
 		}
 		// There is none: the stream is over.
@@ -284,8 +365,16 @@ func (s *clientStream) Header() (metadata.MD, error) {
 	}
 }
 
-// replace puts another attempt in the place of one that failed. The error is the call's.
+// replace puts another attempt in the place of one that failed. The error is the call's, which is over then.
 func (s *clientStream) replace(failed *streamAttempt) error {
+	err := s.next(failed)
+	if err != nil {
+		s.end(err)
+	}
+	return err
+}
+
+func (s *clientStream) next(failed *streamAttempt) error {
 	s.sending.take()
 	defer s.sending.leave()
 	if s.final != nil {
