@@ -121,6 +121,9 @@ func (p *Permit) Resume() {
 	if goesOn {
 		p.state &^= left
 		p.start, p.epoch, p.latency = now, s.epoch, 0
+		if p.state&judged != 0 {
+			s.orphans++
+		}
 		s.credit--
 		s.reenter(now)
 	}
@@ -138,6 +141,9 @@ func (p *Permit) leave(s *stripe, now time.Duration) {
 	p.latency = max(0, now-p.start)
 	s.leave(p.start, p.epoch, max(now, p.start))
 	p.state |= left
+	if p.state&(judged|done) == judged {
+		s.orphans--
+	}
 }
 
 // Done ends the attempt with its error, classified by Config.Classify; nil is a success. An attempt whose context had been
@@ -213,14 +219,14 @@ func (p *Permit) record(o Outcome, reach uint8) bool {
 	case was&left != 0, reach&done == 0:
 		p.latency = max(0, now-p.start)
 	}
-	switch orphan := was&judged != 0; {
+	switch {
 	case was&left != 0:
 	case reach&done != 0:
-		if orphan {
+		if was&judged != 0 {
 			s.orphans--
 		}
 		p.leave(s, now)
-	case !orphan:
+	case was&judged == 0:
 		s.orphans++
 	}
 	if was&judged != 0 {
