@@ -1,5 +1,5 @@
--- The article's window, one member a call: what one instance's calls came to is added, what is older than the window removed, the rest
--- counted, and the members of the last slot told. See docs/cluster.md.
+-- The article's window, one member a call: what one instance's calls came to is added, what is older than the window removed, and what is
+-- of the future, which a clock that went back has made; the rest is counted, and the members of the last slot told. See docs/cluster.md.
 --
 -- A member's name is the exchange's own: what is repeated adds nothing.
 --
@@ -22,6 +22,7 @@ local out = { now, slot }
 local from, to = (slot - 1) * interval, '(' .. string.format('%.0f', slot * interval)
 for i = 1, 2 do
   redis.call('ZREMRANGEBYSCORE', KEYS[i], '-inf', '(' .. string.format('%.0f', now - window))
+  redis.call('ZREMRANGEBYSCORE', KEYS[i], '(' .. string.format('%.0f', now), '+inf')
   out[#out + 1] = redis.call('ZCOUNT', KEYS[i], '-inf', '+inf')
 end
 for i = 1, 2 do

@@ -198,7 +198,7 @@ func TestJunk(t *testing.T) {
 	values := []string{"", "-1", "1e9", "nan", "inf", "0x10", "99999999999999999999999999", "9223372036854775807", "junk", strings.Repeat("x", 5000),
 		"1000000000000000", "18446744073709551615", " 1", "\x00\xff", "007"}
 	fields := []string{"#", "e", "xg", "xp", "xn", "xa", "xA", "o", "q", "s", "f", "t", "h", "p", "c", "E", "x0", "x31", "x32", "l0", "l335", "l9999", "", "?", "epoch",
-		"owner", "since", "waits", "asked", "tokens", "at"}
+		"owner", "since", "holder", "until", "waits", "asked", "tokens", "at"}
 	keys := func() (k []string) {
 		for _, kind := range []string{"slot", "seen"} {
 			for n := range 4 {
@@ -408,4 +408,26 @@ func TestExactRemembersNoInstance(t *testing.T) {
 	if n := keys(); n > before+30 {
 		t.Errorf("%d fields, before 40 instances came and went %d", n, before)
 	}
+}
+
+// A clock of Redis that goes back left members of mode exact in the future, where they were counted until the clock was there again.
+func TestExactClockThatWentBack(t *testing.T) {
+	s := startRedis(t)
+	i := join(t, s.url(), func(c *cluster.Config, _ *cortex.Config) { c.Mode = cluster.Exact })
+	together(t, []*instance{i})
+	later := float64(time.Now().Add(time.Hour).UnixMilli())
+	for _, key := range []string{"{cortex:wallet}:ok", "{cortex:wallet}:failed"} {
+		for n := range 100 {
+			if err := s.db.ZAdd(bg, key, redis.Z{Score: later, Member: fmt.Sprintf("before.1.%d.0.s1", n)}).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for range 5 {
+		i.call(cortex.Success)
+	}
+	eventually(t, 10*time.Second, "the window has the five calls, and nothing of the future", func() bool {
+		st := i.Status().Targets[0]
+		return st.WindowOK == 5 && st.WindowFailed == 0
+	})
 }

@@ -1,8 +1,10 @@
 package cluster_test
 
 import (
+	"maps"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -59,5 +61,35 @@ func TestLeastPrivileges(t *testing.T) {
 			}
 			i.Close()
 		}
+	}
+}
+
+// The list named commands that no script had any more, or lacked one of a script that is rare.
+func TestPrivilegesAreThoseOfTheScripts(t *testing.T) {
+	doc, err := os.ReadFile("../docs/cluster.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := map[string]bool{}
+	for line := range strings.Lines(string(doc)) {
+		if strings.HasPrefix(line, "A user of Redis needs") || strings.HasPrefix(line, "`exact` `+zadd") {
+			line, _, _ = strings.Cut(line, "a cluster client")
+			for _, m := range regexp.MustCompile(`\+([a-z]+)`).FindAllStringSubmatch(line, -1) {
+				listed[m[1]] = true
+			}
+		}
+	}
+	used := map[string]bool{"ping": true, "eval": true, "evalsha": true}
+	for _, file := range []string{"sync.lua", "exact.lua"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`redis\.p?call\('([A-Z]+)'`).FindAllStringSubmatch(string(text), -1) {
+			used[strings.ToLower(m[1])] = true
+		}
+	}
+	if !maps.Equal(listed, used) {
+		t.Errorf("listed %v, used %v", slices.Sorted(maps.Keys(listed)), slices.Sorted(maps.Keys(used)))
 	}
 }

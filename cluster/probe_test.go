@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -27,7 +28,14 @@ func open(t testing.TB, all []*instance) {
 }
 
 // A target that answers no probe for a while; what 16 guards send it meanwhile.
-func TestOneProbeAtATime(t *testing.T) {
+func TestOneProbeAtATime(t *testing.T) { oneProbe(t, func(*server) {}) }
+
+// A Redis that was short of memory evicted the right to probe while a probe was under way, and a second guard made one.
+func TestOneProbeWithoutItsKey(t *testing.T) {
+	oneProbe(t, func(s *server) { s.db.Del(bg, "{cortex:wallet}:probe") })
+}
+
+func oneProbe(t *testing.T, disturb func(*server)) {
 	s := startRedis(t)
 	all := fleetOf(t, 16, s.url())
 	open(t, all)
@@ -64,7 +72,9 @@ func TestOneProbeAtATime(t *testing.T) {
 			}
 		})
 	}
-	time.Sleep(2 * time.Second)
+	for until := time.Now().Add(2 * time.Second); time.Now().Before(until); time.Sleep(ms) {
+		disturb(s)
+	}
 	holders := map[string]bool{}
 	for _, i := range all {
 		if i.Status().Targets[0].Prober {
@@ -93,11 +103,23 @@ func TestOneProbeAtATime(t *testing.T) {
 
 // An instance dies with the right to probe: another one gets it when its time is over.
 func TestRightToProbeOutlivesNobody(t *testing.T) {
+	for _, evicted := range []bool{false, true} {
+		t.Run(fmt.Sprint("evicted: ", evicted), func(t *testing.T) { outlivesNobody(t, evicted) })
+	}
+}
+
+func outlivesNobody(t *testing.T, evicted bool) {
 	s := startRedis(t)
 	all := fleetOf(t, 3, s.url())
 	open(t, all)
 	if err := s.db.Set(bg, "{cortex:wallet}:probe", "one-that-died", 6*interval).Err(); err != nil {
 		t.Fatal(err)
+	}
+	if err := s.db.HSet(bg, "{cortex:wallet}:circuit", "holder", "one-that-died", "until", time.Now().Add(6*interval).UnixMilli()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if evicted {
+		s.db.Del(bg, "{cortex:wallet}:probe")
 	}
 	start := time.Now()
 	eventually(t, 20*time.Second, "somebody has the right", func() bool {

@@ -87,7 +87,7 @@ local function exchange()
 
   -- Circuit: the number of its transitions only grows.
   local circuit, right = KEYS[9], KEYS[10]
-  local state = redis.call('HMGET', circuit, 'epoch', 'owner')
+  local state = redis.call('HMGET', circuit, 'epoch', 'owner', 'holder', 'until')
   local newest = number(state[1])
   local owner = state[2] or ''
   if newest > epoch + 4294967296 then newest = 0 junk = junk + 1 end
@@ -110,6 +110,13 @@ local function exchange()
       junk = junk + 1
     end
   end
+  if not holder and state[3] and #state[3] <= 64 then -- a key that was evicted ends no right: it has the time that it had
+    local left = number(state[4]) - now
+    if left > 0 and left <= term then
+      holder = state[3]
+      redis.call('SET', right, holder, 'PX', left)
+    end
+  end
   local act = ARGV[5]
   if act == 'pass' then -- to whoever has asked for it of late
     act = 'leave'
@@ -122,12 +129,14 @@ local function exchange()
   if act == 'renew' or act == 'want' then
     if not holder or holder == me and act == 'renew' then
       redis.call('SET', right, me, 'PX', term)
+      redis.call('HSET', circuit, 'holder', me, 'until', whole(now + term))
       holder = me
     elseif holder ~= me then
       redis.call('HSET', circuit, 'waits', me, 'asked', whole(now))
     end
   elseif act == 'leave' and holder == me then
     redis.call('DEL', right)
+    redis.call('HDEL', circuit, 'holder', 'until')
     holder = false
   end
   local lease = -1

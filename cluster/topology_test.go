@@ -101,7 +101,7 @@ func TestThreeNodes(t *testing.T) {
 	var addrs []string
 	create := []string{"--cluster", "create"}
 	for range 3 {
-		n := startRedis(t, "--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no")
+		n := startRedis(t, "--cluster-enabled", "yes", "--cluster-port", fmt.Sprint(freePort(t)), "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no")
 		nodes, addrs = append(nodes, n), append(addrs, n.addr())
 	}
 	cli, err := exec.LookPath("redis-cli")
