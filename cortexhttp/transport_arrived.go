@@ -9,7 +9,7 @@ import (
 // Arrived tells the attempt whose context that is, or is derived from it, that its answer has arrived or begun to, although nobody has
 // come to read it; and with false that what came was not the answer, or not all of its header. It is for bases that see more than their callers, as
 // package h1: what an answer waits for where this process is too busy to read it is neither the target's latency nor its queue.
-// The attempt's timeout, once it passes, is given anew then, a single time. A base with a method Look() is asked to tell before an attempt is cut.
+// The attempt's timeout, once it passes, is given anew then, a single time, but not beyond Config.Deadline. A base with a method Look() is asked to tell before an attempt is cut.
 //
 // It may be called at any time, from any goroutine, and does nothing for a context of no attempt.
 func Arrived(ctx context.Context, here bool) {
@@ -44,12 +44,19 @@ func (a *attempt) latency() time.Duration {
 	return since(a.began)
 }
 
-// spare reports whether an attempt whose time is up is not to be cut, because its answer is there: whoever waits for it only has to run. A
-// second time it is, for a header that goes on for ever.
-func (a *attempt) spare() bool {
+// spare gives an attempt whose time is up its timeout anew, within the time of the call, if its answer is there: whoever waits for it only has
+// to run. A second time it does not, for a header that goes on for ever.
+func (a *attempt) spare(now time.Time) bool {
 	if a.arrived.spared || a.arrived.after.Load() == 0 {
 		return false
 	}
-	a.arrived.spared = true
+	due := now.Add(a.timeout)
+	if !a.ends.IsZero() && a.ends.Before(due) {
+		due = a.ends
+	}
+	if !due.After(now) {
+		return false
+	}
+	a.due, a.arrived.spared = due, true
 	return true
 }

@@ -49,6 +49,7 @@ func TestAnAnswerThatLiesUnreadIsNotTimedOut(t *testing.T) {
 	arrived := func(ctx context.Context) { cortexhttp.Arrived(ctx, true) }
 	for name, c := range map[string]struct {
 		base    *busyBase
+		within  time.Duration // the engine's deadline
 		cut     time.Duration // 0: it is answered
 		latency time.Duration
 	}{
@@ -62,6 +63,14 @@ func TestAnAnswerThatLiesUnreadIsNotTimedOut(t *testing.T) {
 			arrived(ctx)
 			pause(ctx, time.Minute)
 		}}, cut: 2 * time.Second},
+		"nor does it go on beyond the deadline": {base: &busyBase{run: func(ctx context.Context) {
+			arrived(ctx)
+			pause(ctx, time.Minute)
+		}}, within: 1500 * ms, cut: 1500 * ms},
+		"which may be before the timeout": {base: &busyBase{run: func(ctx context.Context) {
+			arrived(ctx)
+			pause(ctx, time.Minute)
+		}}, within: 700 * ms, cut: 700 * ms},
 		"what came was not the answer": {base: &busyBase{run: func(ctx context.Context) {
 			arrived(ctx)
 			cortexhttp.Arrived(ctx, false)
@@ -71,7 +80,7 @@ func TestAnAnswerThatLiesUnreadIsNotTimedOut(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				e, err := cortex.New(cortex.Config{DisableRetries: true})
+				e, err := cortex.New(cortex.Config{DisableRetries: true, Deadline: c.within})
 				if err != nil {
 					t.Fatal(err)
 				}

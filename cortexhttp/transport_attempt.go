@@ -34,6 +34,7 @@ type attempt struct {
 	cancel  context.CancelCauseFunc
 	timeout time.Duration // 0 = none
 	due     time.Time     // when it is over
+	ends    time.Time     // when the call is, by its engine's deadline; zero: never
 	slot    int           // of the cutter; 0 = none
 	upload  *upload       // of a body that is not there yet, else nil; it then sets the timeout
 
@@ -216,6 +217,11 @@ func (a *attempt) arm(c *call) {
 	}
 	d := a.permit.Timeout()
 	a.grant(d)
+	if c.set.deadline > 0 {
+		if _, own := c.ctx.Deadline(); !own { // which stands in its place
+			a.ends = c.started.Add(c.set.deadline)
+		}
+	}
 	if a.upload != nil {
 		a.upload.connect(d)
 		return

@@ -60,8 +60,7 @@ func (c *cutter) fire() {
 		c.mu.Lock()
 	}
 	for len(c.due) > 0 && !c.due[0].due.After(now) {
-		if a := c.due[0]; a.spare() {
-			a.due = now.Add(a.timeout)
+		if c.due[0].spare(now) {
 			heap.Fix(&c.due, 0)
 			continue
 		}
