@@ -132,6 +132,7 @@ func (x *exchange) obtain(fresh bool) error {
 	x.mu.Lock()
 	x.c, x.readerOver, x.dirty, x.answered, x.bodyErr, x.writeErr = c, false, false, false, nil, nil
 	x.mu.Unlock()
+	x.arrive(false) // what was found on the one before meanwhile
 	if ctx.Done() != nil {
 		x.stop = context.AfterFunc(ctx, x.cancel)
 	}

@@ -48,9 +48,15 @@ func (x *exchange) arrive(here bool) {
 }
 
 // found is arrive for an exchange whose connection had something to read, on another goroutine than its own.
-func (x *exchange) found() {
+func (x *exchange) found(c *conn) {
 	x.arrive(true)
-	if !x.arrived.Load() { // its own was faster to take it back than this one to tell it
+	x.mu.Lock()
+	moved := x.c != c
+	x.mu.Unlock()
+	switch {
+	case !x.arrived.Load(): // its own was faster to take it back than this one to tell it
 		x.t.cfg.OnArrival(x.req.Context(), false)
+	case moved: // that was the end of the connection, and it waits on another
+		x.arrive(false)
 	}
 }

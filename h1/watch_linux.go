@@ -15,12 +15,18 @@ import (
 type watch struct {
 	pace
 	epoll int
-	busy  atomic.Bool // somebody looks: the following two are his
+	busy  atomic.Bool // somebody looks: ready and list are his
 	ready [256]syscall.EpollEvent
-	list  []*exchange
+	list  []arrival
 
 	mu    sync.Mutex
 	conns map[int32]*conn // by file descriptor
+}
+
+// An arrival is an exchange whose connection had something to read.
+type arrival struct {
+	x *exchange
+	c *conn
 }
 
 const edge = 1 << 31 // EPOLLET, which package syscall has as a negative number
@@ -75,8 +81,13 @@ func (w *watch) sweep() {
 	if w == nil || !w.busy.CompareAndSwap(false, true) {
 		return
 	}
-	began := sinceOrigin(time.Now())
+	defer func() { // also where a listener of the caller's panics
+		clear(w.list)
+		w.list = w.list[:0]
+		w.busy.Store(false)
+	}()
 	for n := len(w.ready); n == len(w.ready); {
+		began := sinceOrigin(time.Now())
 		var err error
 		if n, err = syscall.EpollWait(w.epoll, w.ready[:], 0); err != nil {
 			break
@@ -86,16 +97,13 @@ func (w *watch) sweep() {
 			// What has taken its connection since may see what was meant for the one before it.
 			if c := w.conns[e.Fd]; c != nil {
 				if x := c.waiting.Load(); x != nil && x.since.Load() < began {
-					w.list = append(w.list, x)
+					w.list = append(w.list, arrival{x, c})
 				}
 			}
 		}
 		w.mu.Unlock()
 	}
-	for _, x := range w.list {
-		x.found()
+	for _, a := range w.list {
+		a.x.found(a.c)
 	}
-	clear(w.list)
-	w.list = w.list[:0]
-	w.busy.Store(false)
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -169,6 +170,70 @@ func TestAnUpgradedConnectionIsWatchedNoLonger(t *testing.T) {
 	for _, c := range w.conns {
 		if c.addr == addr {
 			t.Error("it is")
+		}
+	}
+}
+
+// The end of a kept connection was told as the arrival of the answer that the request waited for on the next one, if the one was found while
+// the other was made.
+func TestTheEndOfAConnectionIsNoAnswerOnTheNext(t *testing.T) {
+	a := new(arrivals)
+	x := &exchange{req: newRequest(t, "GET", "a.test:80", nil)}
+	x.t = newTransport(t, Config{OnArrival: a.tell, Dial: func(context.Context, string, string) (net.Conn, error) {
+		x.found(x.c) // of the connection before
+		c, _ := net.Pipe()
+		return c, nil
+	}})
+	before := &conn{}
+	x.c = before
+	if err := x.obtain(true); err != nil || x.arrived.Load() {
+		t.Errorf("found while the next was made: %v, told %v", err, a.list())
+	}
+	x.found(before)
+	if x.arrived.Load() {
+		t.Errorf("found when the next was there: told %v", a.list())
+	}
+	if got := a.list(); len(got) != 4 || got[3] {
+		t.Errorf("told %v", got)
+	}
+}
+
+// A function of the caller's that panicked once ended what is told, for the whole process.
+func TestWhoIsToldOfArrivalsMayPanic(t *testing.T) {
+	var n atomic.Int64
+	tr, _, let := busyTransport(t)
+	tr.cfg.OnArrival = func(context.Context, bool) {
+		if n.Add(1) == 1 {
+			panic("listener")
+		}
+	}
+	addr := serve(t, func(_ int, c net.Conn, r *bufio.Reader) {
+		for {
+			if _, err := readHead(r); err != nil {
+				return
+			}
+			io.WriteString(c, okAnswer)
+		}
+	})
+	for i := range int64(2) {
+		done := make(chan error)
+		go func() {
+			resp, err := tr.RoundTrip(newRequest(t, "GET", addr, nil))
+			if err == nil {
+				_, err = io.ReadAll(resp.Body)
+			}
+			done <- err
+		}()
+		for n.Load() == i {
+			func() {
+				defer func() { recover() }()
+				tr.Look()
+			}()
+			runtime.Gosched()
+		}
+		let <- struct{}{}
+		if err := <-done; err != nil {
+			t.Fatal(err)
 		}
 	}
 }
