@@ -68,9 +68,10 @@ type Config struct {
 	Interval time.Duration
 	// Timeout of one round trip, up to 10 s; zero is 50 ms. No call waits for it.
 	Timeout time.Duration
-	// Logger hears when a guard joins its fleet and when it is alone. nil is silent.
+	// Logger hears when guards join their fleet and when they are alone: one line for all that change, four at once and then one in 10 s at
+	// most, the newest state always. nil is silent.
 	Logger *slog.Logger
-	// OnEvent is told the same, on the goroutine of the exchanges, without a lock held. It should return soon.
+	// OnEvent is told of each change of each target, on the goroutine of the exchanges, without a lock held. It should return soon.
 	OnEvent func(Event)
 	// Now is a monotonic clock; nil is the process's.
 	Now func() time.Duration
@@ -160,6 +161,7 @@ type Cluster struct {
 	known  bool          // offset is
 	last   time.Duration // exchange
 	behind bool          // one is being made behind
+	news   news
 }
 
 // New begins to share. The error is a [*ConfigError]: that Redis cannot be reached is none, see [Cluster.Status]. Close it when done.
@@ -501,16 +503,27 @@ func (c *Cluster) after(members []*member) {
 			m.mode, m.since, m.said = mode, now, true
 			ev.Instances = m.status.Seen
 		})
-		if mode == Fleet {
-			c.cfg.Logger.Info("shares its pressure with its fleet", "target", m.name, "instances", ev.Instances)
-		} else {
+		if mode == Alone {
 			ev.Instances = 0
-			c.cfg.Logger.Warn("cannot reach its fleet: goes on alone with what it sees itself", "target", m.name, "error", m.err)
 		}
+		c.news.add(ev)
 		if c.cfg.OnEvent != nil {
 			c.cfg.OnEvent(ev)
 		}
 	}
+	if c.news.changes == 0 {
+		return
+	}
+	alone, all := 0, 0
+	c.locked(func() {
+		all = len(c.members)
+		for _, m := range c.members {
+			if m.said && m.mode == Alone {
+				alone++
+			}
+		}
+	})
+	c.news.tell(c.cfg.Logger, now, alone, all)
 }
 
 // goodbye gives back the right to probe.
