@@ -1,12 +1,15 @@
 package decision
 
 import (
+	"iter"
+	"slices"
 	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/seed-a29ca62a/cortex"
 	pb "github.com/seed-a29ca62a/cortex/decision/decisionpb"
 )
 
@@ -110,5 +113,27 @@ func TestTargetNames(t *testing.T) {
 		if isTargetName(name) != want {
 			t.Errorf("%q: %v", name, !want)
 		}
+	}
+}
+
+// A reload brought the target of a report between the two looks at it: there was neither an answer nor an error.
+func TestBatchWhoseTargetComesMeanwhile(t *testing.T) {
+	looks := 0
+	w := newWorld(t, func(c *Config) {
+		e, err := cortex.New(cortex.Config{Now: c.Now, Stripes: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Others = nil
+		c.All = func() iter.Seq[*cortex.Engine] { return slices.Values([]*cortex.Engine{e}) }
+		c.Known = func(string) *cortex.Engine {
+			if looks++; looks == 1 {
+				return nil
+			}
+			return e
+		}
+	})
+	if code, got := w.post("ReportBatch", `{"reports":[{"target":"a","outcome":"success","latency_ms":1}]}`); code != 200 || got["counted"] != 1.0 {
+		t.Errorf("%d %v", code, got)
 	}
 }

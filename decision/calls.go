@@ -100,8 +100,11 @@ func (s *service) ReportBatch(_ context.Context, r *pb.ReportBatchRequest) (*pb.
 	good := make([]report, len(r.Reports))
 	for i, one := range r.Reports {
 		var err error
-		if good[i], err = s.check("", one); err != nil { // the names are for the message only: once more, with them
-			_, err = s.check(fmt.Sprintf("reports[%d].", i), one)
+		if good[i], err = s.check("", one); err == nil {
+			continue
+		}
+		// The names are for the message only: once more, with them. By now a reload may have brought the target.
+		if good[i], err = s.check(fmt.Sprintf("reports[%d].", i), one); err != nil {
 			return nil, err
 		}
 	}

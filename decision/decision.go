@@ -81,8 +81,8 @@ func Guarded(listen string, token, certificates bool) error {
 	return fmt.Errorf("decision: listen: %q: %w: want one of these, or an address such as 127.0.0.1:9096", listen, ErrExposed)
 }
 
-// New returns the handler of the service. See [NewServer] for a server that suits it, and [StatsOf] for what it counts. It panics on a Config
-// without any target to answer for, for that is a mistake of the program.
+// New returns the handler of the service. See [NewServer] for a server that suits it, which alone bounds how long a client may take over a
+// request or an answer, and [StatsOf] for what it counts. It panics on a Config without any target to answer for, for that is a mistake of the program.
 func New(c Config) http.Handler {
 	if c.Known == nil && c.Others == nil || (c.Known == nil) != (c.All == nil) {
 		panic("decision: Config: want Others, or Known with All, or all of them")
