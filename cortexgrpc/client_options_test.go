@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"slices"
 	"sync"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
@@ -374,4 +376,48 @@ func TestHeaderOfAnAttemptThatDoesNotCount(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A call with WaitForReady does not wait as long as its caller would: the attempt's timeout cuts it. docs/grpc.md says what to do instead.
+func TestWaitForReadyWaitsNoLongerThanAnAttempt(t *testing.T) {
+	for _, how := range []string{"as it is", "connected before", "no timeout"} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				dialer := serveFrom(t, fails(0), began.Add(time.Minute))
+				cc := client(t, engine(t, cortex.Config{Name: "test", Limit: limitOff, DisableTimeout: how == "no timeout"}), dialer)
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+				defer cancel()
+				if how == "connected before" {
+					cc.Connect()
+					for s := cc.GetState(); s != connectivity.Ready && cc.WaitForStateChange(ctx, s); s = cc.GetState() {
+					}
+				}
+				_, err := call(ctx, cc, methodDo, 1, grpc.WaitForReady(true))
+				took := time.Since(began)
+				if how != "as it is" {
+					if err != nil || took < time.Minute {
+						t.Errorf("%v after %v", err, took)
+					}
+					return
+				}
+				e, ok := errors.AsType[*cortex.CallError](err)
+				if !ok || status.Code(err) != codes.DeadlineExceeded || e.Attempts < 2 || took > time.Minute {
+					t.Errorf("%v after %v", err, took)
+				}
+			})
+		})
+	}
+}
+
+// serveFrom serves over memory; nobody gets a connection before at.
+func serveFrom(t *testing.T, s *service, at time.Time) grpc.DialOption {
+	t.Helper()
+	l := listener(t, func(g *grpc.Server) { g.RegisterService(s.desc(), s) })
+	return grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+		if time.Now().Before(at) {
+			return nil, errors.New("nobody is there")
+		}
+		return l.DialContext(ctx)
+	})
 }

@@ -80,6 +80,12 @@ func serve(t testing.TB, s *service, opts ...grpc.ServerOption) grpc.DialOption 
 
 func listen(t testing.TB, register func(*grpc.Server), opts ...grpc.ServerOption) grpc.DialOption {
 	t.Helper()
+	l := listener(t, register, opts...)
+	return grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) })
+}
+
+func listener(t testing.TB, register func(*grpc.Server), opts ...grpc.ServerOption) *bufconn.Listener {
+	t.Helper()
 	l := bufconn.Listen(64 << 10)
 	server := grpc.NewServer(append(opts, grpc.WaitForHandlers(true))...)
 	register(server)
@@ -92,7 +98,7 @@ func listen(t testing.TB, register func(*grpc.Server), opts ...grpc.ServerOption
 		server.Stop()
 		<-done
 	})
-	return grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) })
+	return l
 }
 
 func dial(t testing.TB, opts ...grpc.DialOption) *grpc.ClientConn {
