@@ -4,12 +4,14 @@ import (
 	"bufio"
 	"context"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // busyConn is a connection to whose reader this process does not come before it is let.
@@ -235,5 +237,151 @@ func TestWhoIsToldOfArrivalsMayPanic(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// waitingFor is the connection to addr on which an answer lies in the kernel, unread.
+func waitingFor(addr string) *conn {
+	w := theWatch()
+	for {
+		w.mu.Lock()
+		for _, c := range w.conns {
+			if c.addr == addr && c.waiting.Load() != nil && c.stale() {
+				w.mu.Unlock()
+				return c
+			}
+		}
+		w.mu.Unlock()
+		runtime.Gosched()
+	}
+}
+
+// lazy begins a request whose answer is not read before it is let, and returns when it is in the kernel.
+func lazy(t *testing.T, tr *Transport) (*conn, <-chan error) {
+	addr := serve(t, func(_ int, c net.Conn, r *bufio.Reader) {
+		readHead(r)
+		io.WriteString(c, okAnswer)
+		io.Copy(io.Discard, r)
+	})
+	done := make(chan error, 1)
+	go func() {
+		resp, err := tr.RoundTrip(newRequest(t, "GET", addr, nil))
+		if err == nil {
+			_, err = io.ReadAll(resp.Body)
+		}
+		done <- err
+	}()
+	return waitingFor(addr), done
+}
+
+// Nobody has to ask: requests look as they take a connection, and as they give it back.
+func TestArrivalsAreFoundInPassing(t *testing.T) {
+	w := theWatch()
+	if w == nil {
+		t.Skip("no epoll")
+	}
+	t.Cleanup(func() {
+		w.until.Store(0)
+		w.due.Store(0)
+	})
+	for _, atEnd := range []bool{false, true} {
+		tr, a, let := busyTransport(t)
+		_, done := lazy(t, tr)
+		var late, early int64 = math.MaxInt64, 0
+		if atEnd {
+			late, early = early, late
+		}
+		other := newTransport(t, Config{OnArrival: func(context.Context, bool) {}})
+		addr := serve(t, func(_ int, c net.Conn, r *bufio.Reader) {
+			readHead(r)
+			w.due.Store(late)
+			io.WriteString(c, okAnswer)
+			io.Copy(io.Discard, r)
+		})
+		w.until.Store(math.MaxInt64)
+		w.due.Store(early)
+		resp, err := other.RoundTrip(newRequest(t, "GET", addr, nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.ReadAll(resp.Body)
+		if got := a.list(); len(got) != 1 || !got[0] {
+			t.Errorf("at the end: %v: told %v", atEnd, got)
+		}
+		let <- struct{}{}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestWhenArrivalsAreLookedFor(t *testing.T) {
+	var p pace
+	at := func(d time.Duration) time.Time { return origin.Add(time.Hour + d) }
+	look := func(d time.Duration, want bool) {
+		t.Helper()
+		if p.now(at(d)) != want {
+			t.Errorf("at %v: %v", d, !want)
+		}
+	}
+	p.took(at(0), at(watchFrom-1))
+	look(watchFrom, false) // answers are fast
+	p.took(at(0), at(watchFrom))
+	look(watchFrom, true)
+	look(watchFrom+watchGap-1, false)
+	look(watchFrom+watchGap, true)
+	look(watchFrom+watchFor-1, true)
+	look(watchFrom+watchFor, false)
+
+	w := theWatch()
+	if w == nil {
+		t.Skip("no epoll")
+	}
+	t.Cleanup(func() { w.until.Store(0) })
+	w.until.Store(0)
+	tr := newTransport(t, Config{OnArrival: func(context.Context, bool) {}})
+	addr := serve(t, func(_ int, c net.Conn, r *bufio.Reader) {
+		readHead(r)
+		time.Sleep(2 * watchFrom)
+		io.WriteString(c, okAnswer)
+		io.Copy(io.Discard, r)
+	})
+	resp, err := tr.RoundTrip(newRequest(t, "GET", addr, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.ReadAll(resp.Body)
+	if w.until.Load() == 0 {
+		t.Error("a slow answer had nobody look")
+	}
+}
+
+// What was there for the exchange before is not told to the one that has taken the connection while it was looked.
+func TestArrivalsOfTheExchangeBeforeAreNotTold(t *testing.T) {
+	tr, a, let := busyTransport(t)
+	c, done := lazy(t, tr)
+	c.waiting.Load().since.Store(math.MaxInt64)
+	tr.Look()
+	if got := a.list(); len(got) > 0 {
+		t.Errorf("told %v", got)
+	}
+	let <- struct{}{}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// The exchange's own goroutine was faster to say that it was not the answer than the one that looked, to say that it was.
+func TestWhatIsToldLastIsTrue(t *testing.T) {
+	a := new(arrivals)
+	x := &exchange{req: newRequest(t, "GET", "a.test:80", nil)}
+	x.t = newTransport(t, Config{OnArrival: func(ctx context.Context, here bool) {
+		if here {
+			x.arrive(false)
+		}
+		a.tell(ctx, here)
+	}})
+	if x.found(nil); x.arrived.Load() || a.list()[len(a.list())-1] {
+		t.Errorf("told %v", a.list())
 	}
 }
