@@ -27,6 +27,7 @@ type bases struct {
 
 	config config.Transport
 	heir   atomic.Pointer[bases] // that goes on with those of them that it has, too; nil = none
+	over   atomic.Bool           // there will be none
 }
 
 type secure struct {
@@ -276,6 +277,9 @@ func (b *bases) CloseIdleConnections() {
 	heir := new(bases)
 	for h := b.heir.Load(); h != nil; h = h.heir.Load() {
 		heir = h
+	}
+	if heir.over.Load() {
+		heir = new(bases)
 	}
 	if b.plain != nil && b.plain != heir.plain {
 		b.plain.CloseIdleConnections()

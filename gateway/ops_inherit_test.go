@@ -159,3 +159,90 @@ func TestReloadKeepsConnections(t *testing.T) {
 		})
 	}
 }
+
+// A call that outlived its target's successor left a connection to a target that was not there any more.
+func TestReloadThatRemovesATargetLeavesNoConnection(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.serve("up.test:80", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(5 * time.Second) }))
+		w.serve("other.test:80", status(200))
+		const slow = "timeout: {enabled: false}\nbalance: {resolve: 0s}\n"
+		o := w.operate(endpointsOf("http://up.test:80", slow), nil)
+		c := w.client(stranger)
+		call := make(chan answer, 1)
+		go func() { call <- w.get(c, "http://gateway.test:80/") }()
+		time.Sleep(time.Second)
+		o.reload(endpointsOf("http://up.test:80", slow+"retry: {max_retries: 1}\n"))
+		o.reload(strings.ReplaceAll(endpointsOf("http://other.test:80", slow), "up", "other"))
+		if a := <-call; a.status != 200 {
+			t.Errorf("%+v", a)
+		}
+		time.Sleep(time.Second)
+		if n := o.conns.to("up.test:80"); n != 0 {
+			t.Errorf("%d connections are open", n)
+		}
+	})
+}
+
+// Reloads, one on the other, of all that has an heir, under load: no call fails, and nothing of the former targets is left.
+func TestReloadsUnderLoadLeaveNothingBehind(t *testing.T) {
+	for _, scheme := range []string{"http", "h2c", "https"} {
+		t.Run(scheme, func(t *testing.T) {
+			inWorld(t, func(t *testing.T, w *world) {
+				a := newOpsAuthority(t)
+				h := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(20 * time.Millisecond) })
+				endpoints := ""
+				for i := range 3 {
+					w.serveAs(scheme, fmt.Sprintf("e%d.test:80", i), h, a)
+					endpoints += fmt.Sprintf(", %s://e%d.test:80", scheme, i)
+				}
+				transport := "transport: {max_age: 1s, dial_timeout: 500ms"
+				if scheme == "https" {
+					transport += ", tls: {ca: " + a.file + "}"
+				}
+				const balanced = "balance: {resolve: 0s, check: {path: /, interval: 100ms}}\n"
+				configs := []string{
+					endpointsOf(endpoints[2:], balanced+transport+"}\n"),
+					endpointsOf(endpoints[2:], balanced+transport+"}\nretry: {max_retries: 1}\n"),
+					endpointsOf(endpoints[2:], balanced+transport+", max_idle_per_host: 3}\n"),
+					endpointsOf(endpoints[2:], "balance: {resolve: 0s}\n"+transport+"}\n"),
+					endpointsOf(strings.Join(strings.Split(endpoints, ",")[2:], ","), balanced+transport+"}\n"),
+				}
+				o := w.operate(configs[0], nil)
+				c := w.client(stranger)
+				var bad, good atomic.Int64
+				var calls sync.WaitGroup
+				for range 8 {
+					calls.Go(func() {
+						for end := time.Now().Add(6 * time.Second); time.Now().Before(end); {
+							if x := w.get(c, "http://gateway.test:80/"); x.status != 200 || x.err != nil {
+								bad.Add(1)
+							} else {
+								good.Add(1)
+							}
+						}
+					})
+				}
+				for i := range 100 {
+					o.reload(configs[(i*i+i/3)%len(configs)])
+					time.Sleep(time.Duration(i%7) * 10 * time.Millisecond)
+				}
+				calls.Wait()
+				if bad.Load() > 0 || good.Load() < 100 {
+					t.Errorf("%d calls failed, %d did not", bad.Load(), good.Load())
+				}
+				for _, x := range o.s.Gateway().Targets() {
+					if n := x.Engine.Pressure().InFlight; n != 0 {
+						t.Errorf("%d are in flight", n)
+					}
+				}
+				o.reload(strings.ReplaceAll(endpointsOf("http://other.test:80", "balance: {resolve: 0s}\n"), "up", "other"))
+				time.Sleep(3 * time.Second)
+				for i := range 3 {
+					if n := o.conns.to(fmt.Sprintf("e%d.test:80", i)); n != 0 {
+						t.Errorf("e%d: %d connections are open", i, n)
+					}
+				}
+			})
+		})
+	}
+}

@@ -158,6 +158,8 @@ func (t *Target) closeIdle() {
 func (t *Target) retire(heir *Target) {
 	if heir != nil {
 		t.base.heir.Store(heir.base)
+	} else {
+		t.base.over.Store(true)
 	}
 	t.retired.Store(true)
 	t.pool.Close()
