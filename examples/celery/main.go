@@ -28,8 +28,8 @@ import (
 )
 
 const (
-	campaign  = 200
-	passwords = 30
+	campaign  = 120
+	passwords = 24
 
 	busy = 100 * time.Millisecond // late, on a machine with time to spare it is a few
 )
@@ -92,10 +92,17 @@ func both(ctx context.Context) (plain, guarded result, err error) {
 	if err != nil {
 		return plain, guarded, err
 	}
+	dir, err := os.MkdirTemp("", "cortex-celery-")
+	if err != nil {
+		return plain, guarded, err
+	}
+	defer os.RemoveAll(dir)
+	built := sync.OnceValues(func() (string, error) { return build(ctx, dir) })
 	var errPlain, errGuarded error
 	var wg sync.WaitGroup
-	wg.Go(func() { plain, errPlain = run(ctx, python, false) })
-	wg.Go(func() { guarded, errGuarded = run(ctx, python, true) })
+	wg.Go(func() { built() })
+	wg.Go(func() { plain, errPlain = run(ctx, python, built, false) })
+	wg.Go(func() { guarded, errGuarded = run(ctx, python, built, true) })
 	wg.Wait()
 	return plain, guarded, errors.Join(errPlain, errGuarded)
 }
@@ -116,7 +123,7 @@ func needed() (python string, err error) {
 }
 
 // run sends everything once.
-func run(ctx context.Context, python string, guarded bool) (r result, err error) {
+func run(ctx context.Context, python string, built func() (string, error), guarded bool) (r result, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	dir, err := os.MkdirTemp("", "cortex-celery-")
@@ -136,13 +143,12 @@ func run(ctx context.Context, python string, guarded bool) (r result, err error)
 	}
 	defer stopAPI()
 	env := append(os.Environ(), "BROKER_URL="+broker, "API_URL="+apiURL+"/v17.0/1/messages", "CORTEX_URL=", "PYTHONDONTWRITEBYTECODE=1")
+	guardAddress, _, err := freeAddress()
+	if err != nil {
+		return r, err
+	}
 	if guarded {
-		guardURL, stopGuard, err := guard(ctx, dir)
-		if err != nil {
-			return r, err
-		}
-		defer stopGuard()
-		env = append(env, "CORTEX_URL="+guardURL)
+		env = append(env, "CORTEX_URL=http://"+guardAddress)
 	}
 
 	tasks := here()
@@ -150,11 +156,12 @@ func run(ctx context.Context, python string, guarded bool) (r result, err error)
 	start := func(args ...string) (*exec.Cmd, error) {
 		c := exec.CommandContext(ctx, python, args...)
 		c.Dir, c.Env, c.Stdout, c.Stderr = tasks, env, &log, &log
-		c.Cancel = func() error { return c.Process.Signal(syscall.SIGQUIT) } // a cold shutdown
+		c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) } // a warm shutdown
 		c.WaitDelay = 5 * time.Second
 		return c, c.Start()
 	}
-	// A worker for each queue, as one does whose passwords must not wait behind newsletters.
+	// A worker for each queue, as one does whose passwords must not wait behind newsletters. Four
+	// processes for these: beside a compiler, two did not begin anything for seconds.
 	ended := make(chan error, 2)
 	workers := 0
 	defer func() {
@@ -163,7 +170,7 @@ func run(ctx context.Context, python string, guarded bool) (r result, err error)
 			<-ended
 		}
 	}()
-	for queue, processes := range map[string]string{"otp": "2", "campaign": "4"} {
+	for queue, processes := range map[string]string{"otp": "4", "campaign": "4"} {
 		w, err := start("-m", "celery", "-A", "tasks", "worker", "--hostname", queue+"@%h", "--queues", queue, "--concurrency", processes,
 			"--loglevel", "error", "--without-gossip", "--without-mingle", "--without-heartbeat")
 		if err != nil {
@@ -174,6 +181,17 @@ func run(ctx context.Context, python string, guarded bool) (r result, err error)
 	}
 	failed := func(what string, err error) error {
 		return fmt.Errorf("%s: %w\n%s", what, err, log.last(2000))
+	}
+	binary, err := built() // beside the start of Python; both wait for it, so that they run at the same time
+	if err != nil {
+		return r, err
+	}
+	if guarded {
+		stopGuard, err := guard(ctx, dir, binary, guardAddress)
+		if err != nil {
+			return r, err
+		}
+		defer stopGuard()
 	}
 	for _, step := range []struct {
 		args []string
@@ -268,24 +286,29 @@ func redis(ctx context.Context, dir string) (url string, stop func(), err error)
 	return "redis://" + address + "/0", stop, err
 }
 
-// guard starts cortex serve, built from this source, with nothing but the port of the decision service.
-func guard(ctx context.Context, dir string) (url string, stop func(), err error) {
-	binary := filepath.Join(dir, "cortex")
-	build := exec.CommandContext(ctx, "go", "build", "-o", binary, "./cmd/cortex")
-	build.Dir = filepath.Join(here(), "..", "..")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", nil, fmt.Errorf("go build: %w\n%s", err, out)
+// build builds the program from this source.
+func build(ctx context.Context, dir string) (binary string, err error) {
+	binary = filepath.Join(dir, "cortex")
+	// Without debugging information it is linked in half the time.
+	c := exec.CommandContext(ctx, "go", "build", "-ldflags=-w", "-o", binary, "./cmd/cortex")
+	c.Dir = filepath.Join(here(), "..", "..")
+	if out, err := c.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w\n%s", err, out)
 	}
-	address, _, err := freeAddress()
-	if err != nil {
-		return "", nil, err
-	}
+	return binary, nil
+}
+
+// guard starts cortex serve with nothing but the port of the decision service.
+func guard(ctx context.Context, dir, binary, address string) (stop func(), err error) {
 	file := filepath.Join(dir, "cortex.yaml")
-	if err := os.WriteFile(file, []byte("admin: { enabled: false }\ndecisions: { listen: \""+address+"\", template: { retry: { base_delay: 100ms, max_delay: 2s } } }\n"), 0o600); err != nil {
-		return "", nil, err
+	// timeout: a message whose attempt is cut may have been sent, and is sent again; a second is no long time to wait for that not to happen.
+	config := fmt.Sprintf(`admin: { enabled: false }
+decisions: { listen: %q, template: { timeout: { min: 1s }, retry: { base_delay: 100ms, max_delay: 2s } } }
+`, address)
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		return nil, err
 	}
-	stop, err = process(ctx, address, exec.CommandContext(ctx, binary, "serve", "--config", file))
-	return "http://" + address, stop, err
+	return process(ctx, address, exec.CommandContext(ctx, binary, "serve", "--config", file))
 }
 
 func freeAddress() (address, port string, err error) {
