@@ -23,7 +23,8 @@ import (
 )
 
 // The goal: 2,000 decisions a second on loopback, the 99th percentile of their latency at most 1 ms. The service is the program itself, in a
-// process of its own; the load is on the same processors. It prints, and asserts no bound: gRPC does not keep the goal.
+// process of its own; the load is on the same processors. It prints, and asserts ten times what JSON is known to take: a busy machine, and gRPC
+// now and then without one, do not keep the goal.
 //
 //	CORTEX_SLOW=1 go test -run TestLatency -v ./decision
 func TestLatency(t *testing.T) {
@@ -60,11 +61,12 @@ func TestLatency(t *testing.T) {
 		load    *load
 		request func(n int, id uint32) []byte
 		batches bool
+		bound   time.Duration // of the median P99; 0 = none
 	}{
-		{"nothing (GET /healthz)", plain, func(int, uint32) []byte { return alive }, false},
-		{"JSON over HTTP/1.1", plain, func(n int, _ uint32) []byte { return inJSON[n%len(inJSON)] }, false},
-		{"gRPC", h2, func(n int, id uint32) []byte { return setStream(inGRPC[n%len(inGRPC)], id) }, false},
-		{"JSON, beside 20 batches/s", plain, func(n int, _ uint32) []byte { return inJSON[n%len(inJSON)] }, true},
+		{"nothing (GET /healthz)", plain, func(int, uint32) []byte { return alive }, false, 0},
+		{"JSON over HTTP/1.1", plain, func(n int, _ uint32) []byte { return inJSON[n%len(inJSON)] }, false, 5 * time.Millisecond},
+		{"gRPC", h2, func(n int, id uint32) []byte { return setStream(inGRPC[n%len(inGRPC)], id) }, false, 0},
+		{"JSON, beside 20 batches/s", plain, func(n int, _ uint32) []byte { return inJSON[n%len(inJSON)] }, true, 0},
 	}
 	type seen struct{ p50, p99, p999, late, batch []time.Duration }
 	all := make([]seen, len(kinds))
@@ -87,6 +89,9 @@ func TestLatency(t *testing.T) {
 	for i, k := range kinds {
 		s := all[i]
 		t.Logf("%s: median of %d rounds (range): P50 %s, P99 %s, P99.9 %s", k.name, rounds, spread(s.p50), spread(s.p99), spread(s.p999))
+		if p99 := at(s.p99, 0.5); k.bound > 0 && p99 > k.bound {
+			t.Errorf("%s: P99 %v, want %v at most", k.name, p99, k.bound)
+		}
 		if s.batch != nil {
 			t.Logf("  a batch of 1,000: P50 %v, P99 %v of %d", at(s.batch, 0.5), at(s.batch, 0.99), len(s.batch))
 		}
