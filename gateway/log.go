@@ -87,7 +87,7 @@ func (x *exchange) log(took time.Duration, gone bool) {
 	}
 	switch {
 	case gone && x.gateway.cutting.Load():
-		e.Error = "cut off"
+		e.Error, e.Reason = "cut off", "" // its caller did not give up
 	case gone:
 		e.Error = "client gone"
 	case x.lapsed:

@@ -173,7 +173,7 @@ func TestHurryEndsTheDrain(t *testing.T) {
 			}
 			// It was not the client who went.
 			for _, l := range logLines(t, path) {
-				if l["error"] != "cut off" {
+				if l["error"] != "cut off" || l["reason"] != nil {
 					t.Errorf("%v", l)
 				}
 			}

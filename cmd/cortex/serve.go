@@ -25,7 +25,7 @@ func newServe() *cobra.Command {
 		Short: "Run the gateway, or the decision service",
 		Long: "Runs the gateway in front of the targets of a configuration file, or of one upstream without a file, and the decision service\n" +
 			"for programs that make their calls themselves, beside it or alone. SIGTERM and Ctrl-C\n" +
-			"drain it: readiness turns 503 first, requests in flight end, then it stops.",
+			"drain it: readiness turns 503 first, requests in flight end, then it stops. The second one stops it at once.",
 		Example: "  cortex serve --config cortex.yaml\n" +
 			"  cortex serve --upstream http://127.0.0.1:9000 --listen 127.0.0.1:8080 --admin 127.0.0.1:9095\n" +
 			"  cortex serve --decisions 127.0.0.1:9096",

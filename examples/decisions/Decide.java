@@ -45,6 +45,10 @@ public class Decide {
     }
 
     public static void main(String[] args) throws Exception {
+        if (args.length < 3) {
+            System.err.println("usage: java Decide.java http://127.0.0.1:9096 TARGET PRIORITY");
+            System.exit(2);
+        }
         Duration wait = again(args[0], args[1], Integer.parseInt(args[2]), 0, 503, 12.5);
         System.out.println(wait == null ? "not again" : "again in " + wait.toMillis() + " ms");
     }
