@@ -95,9 +95,20 @@ func TestBooksBalanceWhateverIsCalledOnAPermit(t *testing.T) {
 			case 11:
 				call("Abandoned", !o.done, func() { p.Abandoned(errors.New("gone")) }, func() { o.abandoned = true })
 			case 12:
-				call("RecordTook", !o.done, func() { p.RecordTook(Outcome(r.IntN(5)), time.Duration(r.IntN(1e9))) }, end)
+				took := time.Duration(r.IntN(1e9))
+				call("RecordTook", !o.done, func() { p.RecordTook(Outcome(r.IntN(5)), took) }, func() {
+					if want := min(took, now-p.start); o.open() && !o.arrived && !o.abandoned && p.latency != want {
+						t.Fatalf("seed %d: the latency is %v, want %v", seed, p.latency, want)
+					}
+					end()
+				})
 			default:
-				call("Record", !o.done, func() { p.Record(Outcome(r.IntN(5))) }, end)
+				call("Record", !o.done, func() { p.Record(Outcome(r.IntN(5))) }, func() {
+					if o.open() && o.arrived && o.segment > 0 && p.latency != o.segment {
+						t.Fatalf("seed %d: the latency is %v, and the answer arrived after %v", seed, p.latency, o.segment)
+					}
+					end()
+				})
 			}
 		}
 		check := func() {
@@ -122,6 +133,9 @@ func TestBooksBalanceWhateverIsCalledOnAPermit(t *testing.T) {
 			if got := sum + time.Duration(n)*now; n != inFlight || gotOrphans != orphans || got != residence {
 				t.Fatalf("seed %d at %v, after %s: %d in flight, %d for nobody, ∫N dt %v; want %d, %d, %v", seed, now, did,
 					n, gotOrphans, got, inFlight, orphans, residence)
+			}
+			if usable := usableCredit(e); usable > 0 && usable+n > e.inFlight+e.room() {
+				t.Fatalf("seed %d at %v, after %s: credit for %d beside %d in flight; there was room for %d beside %d", seed, now, did, usable, n, e.room(), e.inFlight)
 			}
 		}
 		for range 1500 {

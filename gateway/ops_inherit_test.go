@@ -163,20 +163,20 @@ func TestReloadKeepsConnections(t *testing.T) {
 // A call that outlived its target's successor left a connection to a target that was not there any more.
 func TestReloadThatRemovesATargetLeavesNoConnection(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
-		w.serve("up.test:80", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(5 * time.Second) }))
+		w.serveAs("h2c", "up.test:80", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(5 * time.Second) }), nil)
 		w.serve("other.test:80", status(200))
 		const slow = "timeout: {enabled: false}\nbalance: {resolve: 0s}\n"
-		o := w.operate(endpointsOf("http://up.test:80", slow), nil)
+		o := w.operate(endpointsOf("h2c://up.test:80", slow), nil)
 		c := w.client(stranger)
 		call := make(chan answer, 1)
 		go func() { call <- w.get(c, "http://gateway.test:80/") }()
 		time.Sleep(time.Second)
-		o.reload(endpointsOf("http://up.test:80", slow+"retry: {max_retries: 1}\n"))
+		o.reload(endpointsOf("h2c://up.test:80", slow+"retry: {max_retries: 1}\n"))
 		o.reload(strings.ReplaceAll(endpointsOf("http://other.test:80", slow), "up", "other"))
 		if a := <-call; a.status != 200 {
 			t.Errorf("%+v", a)
 		}
-		time.Sleep(time.Second)
+		time.Sleep(2 * time.Second)
 		if n := o.conns.to("up.test:80"); n != 0 {
 			t.Errorf("%d connections are open", n)
 		}
