@@ -203,3 +203,19 @@ func TestWhatIsNoToken(t *testing.T) {
 		}
 	}
 }
+
+// One whose grace goes beyond its life ends with its life.
+func TestATokenEndsWithItsLifeWhateverItsGrace(t *testing.T) {
+	s := tokens{max: 10, byID: map[tokenID]*attempt{}}
+	if a := new(attempt); !s.add(a, 0, 900*time.Millisecond, time.Second) || a.counts <= a.expires {
+		t.Fatalf("%+v", a)
+	}
+	s.expire(time.Second - 1)
+	if len(s.byID) != 1 {
+		t.Error("it ended before")
+	}
+	s.expire(time.Second)
+	if len(s.byID) != 0 || s.expired != 1 {
+		t.Errorf("%d are open", len(s.byID))
+	}
+}
