@@ -91,7 +91,7 @@ routes: [{path: /, target: flood}, {path: /bystander, target: up}]
 			if f.long && !slow() {
 				t.Skip("CORTEX_SLOW=1 runs it")
 			}
-			g := serve(t, text)              // each its own: what one leaves is not the next one's
+			g := serve(t, text)             // each its own: what one leaves is not the next one's
 			const connections, burst = 4, 3 // 12,000 rounds a second: at 40,000 the machine, which both sides share, is full: p99 20 to 45 ms
 			bounded(t, g, growth+int64(connections*f.holds)*256<<10, func() {
 				seen.Store(0)
