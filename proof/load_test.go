@@ -107,6 +107,21 @@ func undisturbed(t *testing.T, g *child, up string, attack func(stop <-chan stru
 	}
 }
 
+// served measures another client during an attack, which runs until stop is closed. No call of it may fail.
+func served(t *testing.T, g *child, _ string, attack func(stop <-chan struct{})) {
+	t.Helper()
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() { defer close(done); attack(stop) }()
+	time.Sleep(time.Second)
+	during := measure("http://"+g.addr+"/bystander", 100, 2*time.Second)
+	close(stop)
+	<-done
+	t.Logf("during: %v", during)
+	if during.failed > 0 {
+		t.Errorf("another client was not served: %v", during)
+	}
+}
+
 // bounded runs an attack and fails if the gateway's memory grew by more than the limit at its peak, or anything stayed behind.
 func bounded(t *testing.T, g *child, limit int64, attack func()) {
 	t.Helper()
