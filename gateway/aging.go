@@ -73,7 +73,8 @@ func (a *aging) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func (a *aging) relieve(e, n *era) {
 	if a.current.CompareAndSwap(e, n) {
-		e.settle(time.Second)
+		// Not at once: who took e a moment ago would find its connection closed, and make one for a single request.
+		time.AfterFunc(time.Second, func() { e.settle(time.Second) })
 	}
 }
 

@@ -122,3 +122,45 @@ func TestBusyConnectionsOfHTTP2GetOld(t *testing.T) {
 		})
 	}
 }
+
+// A request that had just been given a transport whose time then ended found its connection closed, and made one for itself.
+func TestTransportOfTheTimeBeforeWaitsForWhoHasJustTakenIt(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.serveAs("h2c", "up.test:80", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), nil)
+		var dials int
+		dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+			dials++
+			return w.dialFrom("gateway.test")(ctx, network, addr)
+		}
+		a := newAging(10*time.Second, time.Second, dial, func(dial dialer) *http.Transport {
+			tr := &http.Transport{DialContext: dial, Protocols: new(http.Protocols)}
+			tr.Protocols.SetUnencryptedHTTP2(true)
+			return tr
+		})
+		get := func(by http.RoundTripper) {
+			t.Helper()
+			r, _ := http.NewRequest("GET", "http://up.test/", nil)
+			res, err := by.RoundTrip(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			res.Body.Close()
+		}
+		get(a)
+		before := a.current.Load()
+		time.Sleep(10 * time.Second)
+		get(a)
+		if now := a.current.Load(); now == before || dials != 2 {
+			t.Fatalf("%d connections, the same transport: %v", dials, now == before)
+		}
+		get(before)
+		if dials != 2 {
+			t.Errorf("%d connections were made", dials)
+		}
+		time.Sleep(3 * time.Second)
+		if n := before.open.Load(); n != 0 {
+			t.Errorf("%d connections of the transport before are still open", n)
+		}
+		a.CloseIdleConnections()
+	})
+}
