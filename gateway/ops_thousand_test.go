@@ -122,7 +122,7 @@ routes: [{path: /a, target: a, fallback: {cache: {}}}, {path: /b, target: b}, {p
 	}
 	var most int
 	rounds := 1000
-	if seeds == 1 { // the race detector is on
+	if raced {
 		rounds = 200
 	}
 	for i := range rounds {

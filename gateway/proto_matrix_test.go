@@ -372,7 +372,10 @@ func TestAnswerDuringUpload(t *testing.T) {
 
 // The same with much of it on its way: not a byte is lost.
 func TestLongAnswerDuringLongUpload(t *testing.T) {
-	const size = 8 << 20
+	size := int64(8 << 20)
+	if raced {
+		size = 2 << 20
+	}
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		http.NewResponseController(w).EnableFullDuplex()
 		w.WriteHeader(200)

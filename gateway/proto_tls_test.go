@@ -129,8 +129,8 @@ func TestNameThatIsNotFound(t *testing.T) {
 // F47: much goes both ways between all protocols, and little of it is held. The first byte is there before the last.
 func TestLongStreamsInBoundedMemory(t *testing.T) {
 	const size = 64 << 20
-	if testing.Short() {
-		t.Skip("512 MiB over loopback")
+	if testing.Short() || raced {
+		t.Skip("768 MiB over loopback")
 	}
 	var most atomic.Int64
 	watch := func() {

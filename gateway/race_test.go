@@ -2,4 +2,4 @@
 
 package gateway
 
-func init() { seeds = 1 }
+func init() { raced, seeds = true, 1 }

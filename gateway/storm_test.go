@@ -335,7 +335,10 @@ func (w weather) holds(t *testing.T, broken []string) {
 	}
 }
 
-// seeds is how many storms of each kind are run; fewer under the race detector, which takes ten times as long.
+// raced says that the race detector is on: everything takes ten times as long.
+var raced bool
+
+// seeds is how many storms of each kind are run; fewer under the race detector.
 var seeds = uint64(3)
 
 // An upstream with 10 workers of 25 ms that hangs for 10 s under 300 calls a second, clients with a deadline of 3 s.
