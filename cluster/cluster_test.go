@@ -12,7 +12,7 @@ import (
 
 const (
 	ms       = time.Millisecond
-	interval = 20 * ms
+	interval = 50 * ms // a guard is alone after four, and on a busy machine a process may not run for as long as 100 ms
 )
 
 // An instance is one process's guard and its part in the fleet.
