@@ -1,11 +1,15 @@
 package gateway
 
 import (
+	"errors"
+	"net"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/seed-a29ca62a/cortex"
 	"github.com/seed-a29ca62a/cortex/cortexhttp"
+	"github.com/seed-a29ca62a/cortex/h1"
 )
 
 // isHealthCheck reports whether a request passes unguarded. The path alone would make it a way around the guard for work of any
@@ -42,9 +46,7 @@ func (x *exchange) check() bool {
 	whole := false
 	defer func() { x.log(x.since(), x.status == statusClientGone || !whole && (x.gone() || !x.broken)) }()
 	defer x.hintsOver()
-	out := x.outgoing()
-	direct(out, x.begin())
-	res, err := t.base.RoundTrip(out)
+	res, err := x.ask(x.outgoing())
 	x.hintsOver()
 	x.upstream = x.since()
 	if err != nil {
@@ -61,6 +63,37 @@ func (x *exchange) check() bool {
 	x.pass(res)
 	whole = true
 	return true
+}
+
+// maxAsked bounds the endpoints that one health check is sent to.
+const maxAsked = 4
+
+// ask sends a health check to an endpoint, and to another where there was no connection to that: nothing else takes a dead one out while
+// there are only checks, and the target is not down for it.
+func (x *exchange) ask(out *http.Request) (res *http.Response, err error) {
+	for range maxAsked {
+		m := x.begin()
+		if slices.Contains(x.tried, m) {
+			break
+		}
+		r, u := out.WithContext(out.Context()), *out.URL
+		r.URL = &u
+		direct(r, m)
+		res, err = x.target.base.RoundTrip(r)
+		if err == nil || !unconnected(err) || x.gone() || out.Body != nil && out.Body != http.NoBody {
+			break
+		}
+	}
+	return res, err
+}
+
+// unconnected reports whether an error says that there was no connection to an endpoint.
+func unconnected(err error) bool {
+	if e, ok := errors.AsType[*h1.Error](err); ok {
+		return e.Op == h1.OpDial
+	}
+	e, ok := errors.AsType[*net.OpError](err)
+	return ok && e.Op == "dial"
 }
 
 // unchecked answers a health check that the target does not answer, be it the client's fault or its own.

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -136,4 +137,58 @@ routes:
 			}
 		}
 	})
+}
+
+// Of the health checks of a target with a dead endpoint every second one failed for as long as there was nothing but checks, so that a balancer
+// in front took the gateway out.
+func TestHealthChecksPassByADeadEndpoint(t *testing.T) {
+	for _, scheme := range []string{"http", "h2c"} {
+		inWorld(t, func(t *testing.T, w *world) {
+			var seen []recorded
+			var mu sync.Mutex
+			h := record(&seen, &mu, status(200))
+			if scheme == "h2c" {
+				w.serveH2C("up.test:80", 1<<20, h)
+			} else {
+				w.serve("up.test:80", h)
+			}
+			dead := strings.ReplaceAll("[x://none.test:80/base, x://up.test:80/base]", "x:", scheme+":")
+			g := w.gateway(`
+targets:
+  up: {endpoints: ` + dead + `, balance: {resolve: 0s}}
+  gone: {endpoints: ['http://none.test:80', 'http://never.test:80'], balance: {resolve: 0s}}
+routes:
+  - {path: /, target: up}
+  - {path: /livez, target: gone}
+`)
+			c := w.client(stranger)
+			for i := range 40 {
+				if a := w.get(c, "http://gateway.test:80/healthz"); a.status != 200 {
+					t.Fatalf("%s: check %d: %+v", scheme, i, a)
+				}
+			}
+			for _, s := range seen {
+				if s.uri != "/base/healthz" || s.host != "gateway.test:80" {
+					t.Errorf("%s: the target saw %s of %s", scheme, s.uri, s.host)
+				}
+			}
+			if len(seen) != 40 {
+				t.Errorf("%s: %d checks at the target", scheme, len(seen))
+			}
+			before := w.dials.Load()
+			if a := w.get(c, "http://gateway.test:80/livez"); a.status != 502 || w.dials.Load()-before != 2 {
+				t.Errorf("%s: all are dead: %+v, %d tries", scheme, a, w.dials.Load()-before)
+			}
+			for _, tg := range g.Targets() {
+				if s := tg.Engine.Stats(); s.Calls+s.Attempts != 0 || tg.Engine.Pressure().InFlight != 0 {
+					t.Errorf("%s: %s: health checks were counted: %+v", scheme, tg.Name, s)
+				}
+				for _, m := range tg.members() {
+					if m.InFlight != 0 {
+						t.Errorf("%s: %+v", scheme, m)
+					}
+				}
+			}
+		})
+	}
 }
