@@ -39,6 +39,7 @@ type exchange struct {
 	strange      bool // the deadline is that of somebody who is not trusted
 	retriedAbove bool // the layer above has retries left
 	unguarded    bool // it is a health check
+	expects      bool // the client waits for a 100 before it sends its body
 	member       *balance.Member
 	tried        []*balance.Member // before it
 	begun        atomic.Bool       // an attempt is under way there

@@ -31,7 +31,7 @@ func (x *exchange) hint(code int, h textproto.MIMEHeader) error {
 	if code == http.StatusSwitchingProtocols { // HTTP/2 has none; for our server it would be the answer
 		return fmt.Errorf("%w: status %d", errMalformed, code)
 	}
-	if code == http.StatusContinue || !x.in.ProtoAtLeast(1, 1) || x.in.Header["Expect"] != nil {
+	if code == http.StatusContinue || !x.in.ProtoAtLeast(1, 1) || x.expects {
 		return nil // the server's own 100, which reading the body writes, must not come between
 	}
 	out := http.Header(maps.Clone(h))

@@ -45,3 +45,37 @@ func TestClientThatTakesNoHintsHoldsUpNobody(t *testing.T) {
 		}
 	})
 }
+
+// A client that named Expect in Connection got a 103 from one goroutine while reading its body wrote its 100 from another, into one buffer.
+func TestNoHintsBesideTheServersOwnContinue(t *testing.T) {
+	for _, connection := range []string{"", "Connection: Expect\r\n"} {
+		inWorld(t, func(t *testing.T, w *world) {
+			w.serve("up.test:80", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Link", "</a.css>; rel=preload")
+				w.WriteHeader(103)
+				b, _ := io.ReadAll(r.Body)
+				w.Write(b)
+			}))
+			_, stop, done := w.server(one("", ""))
+			c, br := w.raw("PUT / HTTP/1.1\r\nHost: gateway.test\r\n" + connection + "Expect: 100-continue\r\nContent-Length: 5\r\n\r\n")
+			defer c.Close()
+			for _, want := range []int{100, 200} {
+				res, err := http.ReadResponse(br, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if res.StatusCode != want {
+					t.Errorf("%q: %d, want %d", connection, res.StatusCode, want)
+				}
+				if want == 100 {
+					io.WriteString(c, "hello")
+				}
+			}
+			c.Close()
+			stop()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -41,6 +41,7 @@ func (x *exchange) forward(rt http.RoundTripper) {
 // outgoing is the request to the target of the one that came in. Its header is that one's, changed in place: nobody asks for the
 // original any more. The endpoint is picked for each attempt, later.
 func (x *exchange) outgoing() *http.Request {
+	x.expects = len(x.in.Header["Expect"]) > 0 // before "Connection: Expect" takes it away
 	out := x.in.WithContext(x.callContext())
 	x.in.URL.RawPath = escapedPath(x.in.URL.RawPath)
 	x.url = *x.in.URL
