@@ -49,7 +49,8 @@ type exchange struct {
 
 	status       int
 	upstream     time.Duration // until the answer began
-	sent         int64         // bytes of the body of the answer
+	sent         int64         // bytes of the body of the answer, or of a tunnel to the client
+	received     int64         // bytes of a tunnel from the client
 	upgraded     bool
 	broken       bool   // the target's answer broke off
 	lapsed       bool   // the caller's deadline ended it, which the answer says

@@ -73,7 +73,7 @@ func (x *exchange) log(took time.Duration, gone bool) {
 		Client: r.RemoteAddr, Protocol: r.Proto, Method: r.Method, Host: r.Host, Path: r.URL.Path,
 		Route: x.route.path, Target: x.target.Name, Priority: int(x.priority), Attempts: x.report.Attempts,
 		CPS: x.target.cps(x.arrived), Reason: x.report.Reason.String(), Fallback: x.fallbackKind, Shadow: x.wouldHave(),
-		Status: x.status, BytesIn: x.upload.bytes(), BytesOut: x.sent, Duration: took,
+		Status: x.status, BytesIn: x.upload.bytes() + x.received, BytesOut: x.sent, Duration: took,
 	}
 	e.Unguarded = x.unguarded
 	if x.report.Attempts > 0 || x.unguarded {

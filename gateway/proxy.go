@@ -223,7 +223,7 @@ func (x *exchange) upgrade(res *http.Response) {
 	done := make(chan error, 2)
 	// From the connection itself, but for what was read ahead: net/http's reader ends the request's context at the end of one half.
 	ahead, _ := rw.Reader.Peek(rw.Reader.Buffered())
-	up := &patient{Reader: io.MultiReader(bytes.NewReader(ahead), here), conn: here, patience: x.state.server.IdleTimeout}
+	up := &patient{Reader: &counted{io.MultiReader(bytes.NewReader(ahead), here), &x.received}, conn: here, patience: x.state.server.IdleTimeout}
 	to := promptly(there, x.state.server.WriteTimeout, x.member.Endpoint().Scheme == "https")
 	go func() { done <- tunnel(to, up) }()
 	go func() {

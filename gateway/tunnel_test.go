@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -70,3 +71,31 @@ func TestTunnelToTargetThatStopsReadingEnds(t *testing.T) {
 type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
+
+// The access log had what a tunnel's target sent and not what its client did: a chat of which one side was silent.
+func TestAccessLogCountsBothSidesOfATunnel(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		stop := make(chan struct{})
+		w.serve("up.test:80", echo(stop))
+		path := filepath.Join(t.TempDir(), "access.log")
+		o := w.operate("access_log: {path: "+path+"}\n"+one("", ""), nil)
+		c, br, res := upgrade(t, w)
+		if res.StatusCode != 101 {
+			t.Fatalf("%+v", res)
+		}
+		for _, say := range []string{"one", "two and a half"} {
+			io.WriteString(c, say)
+			if _, err := io.ReadFull(br, make([]byte, len(say))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.Close()
+		close(stop)
+		synctest.Wait()
+		o.s.Close()
+		ls := logLines(t, path)
+		if len(ls) != 1 || ls[0]["status"] != 101.0 || ls[0]["bytes_in"] != 17.0 || ls[0]["bytes_out"] != 17.0 {
+			t.Errorf("%v", ls)
+		}
+	})
+}
