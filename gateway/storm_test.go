@@ -456,3 +456,39 @@ func TestAnOverloadDoesNotRunAway(t *testing.T) {
 		})
 	}
 }
+
+// An overload by critical calls alone, from the first call on, whose clients leave before any attempt is cut, is one that nobody tells the guard
+// of: a client that leaves says nothing of the target, and not one call was answered for as long as it lasted. Where attempts are cut sooner, or the
+// clients say how long they wait, it is seen.
+func TestOverloadDoesNotRunAwayWhereClientsWaitLongerThanAttempts(t *testing.T) {
+	for name, q := range map[string]struct{ longest, told string }{"short attempts": {"2s", ""}, "told deadlines": {"5s", "3000"}} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(t *testing.T, w *world) {
+				s := storm{service: newService(10, 100*time.Millisecond), rate: 150, deadline: 3 * time.Second, fault: 25 * time.Second,
+					begin: func() {}, end: func() {}, mix: []share{{9, 1}}, seed: 1}
+				w.serve("up.test:80", s.service)
+				w.gateway(one("timeout: {max: "+q.longest+"}\nretry: {base_delay: 100ms}", "priority: {header: X-Priority}"))
+				tr := &http.Transport{DialContext: w.dialFrom(trusted), MaxIdleConnsPerHost: 1000, DisableCompression: true}
+				r := s.run("http://gateway.test:80/pay", &http.Client{Transport: telling{tr, q.told}})
+				tr.CloseIdleConnections()
+				if _, good := r.offered(10*time.Second, 25*time.Second, -1); good < 500 {
+					t.Errorf("%d good calls in the last 15 s, of 1500 that are possible", good)
+				}
+				time.Sleep(5 * time.Minute) // the target works off its queue
+			})
+		})
+	}
+}
+
+// telling is a client that says how long it waits, in milliseconds; empty: it does not.
+type telling struct {
+	http.RoundTripper
+	ms string
+}
+
+func (c telling) RoundTrip(r *http.Request) (*http.Response, error) {
+	if c.ms != "" {
+		r.Header.Set("Cortex-Timeout-Ms", c.ms)
+	}
+	return c.RoundTripper.RoundTrip(r)
+}
