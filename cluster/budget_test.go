@@ -1,10 +1,14 @@
 package cluster_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/seed-a29ca62a/cortex"
+	"github.com/seed-a29ca62a/cortex/cluster"
 )
 
 var failure = cortex.Failure{Class: cortex.Class{Outcome: cortex.Failed, Retryable: true}, Priority: 9}
@@ -63,4 +67,40 @@ func TestBudgetOfOnesOwnWhenAlone(t *testing.T) {
 		}
 		return retries > 20
 	})
+}
+
+// An instance that closed with the right to probe told its fleet of a budget that holds nothing, and took the tokens of all with it.
+func TestLeavingWithTheRightEmptiedTheBudget(t *testing.T) {
+	s := startRedis(t)
+	db := redis.NewClient(&redis.Options{Addr: s.addr(), MaxRetries: -1, Protocol: 2, ContextTimeoutEnabled: true})
+	defer db.Close()
+	said := &pipelines{}
+	db.AddHook(said)
+	i := join(t, "", func(c *cluster.Config, _ *cortex.Config) { c.Client = db })
+	all := []*instance{i, join(t, s.url())}
+	together(t, all)
+	open(t, all)
+	eventually(t, 20*time.Second, "it has the right", func() bool {
+		i.call(cortex.Failed)
+		return i.Status().Targets[0].Prober
+	})
+	i.Close()
+	last := said.last[len(said.last)-1].Args()[3+11:] // the arguments of the script
+	if order, capacity, wanted := last[4], last[6], last[11]; order != "leave" || capacity.(int64) < 10_000 || wanted != int64(0) {
+		t.Errorf("the last word: %q, a budget that holds %v thousandths of a token, %v wanted", order, capacity, wanted)
+	}
+}
+
+// pipelines remembers the newest pipeline.
+type pipelines struct{ last []redis.Cmder }
+
+func (*pipelines) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (*pipelines) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (p *pipelines) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if cmds[0].Name() == "evalsha" {
+			p.last = cmds
+		}
+		return next(ctx, cmds)
+	}
 }

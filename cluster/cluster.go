@@ -71,7 +71,8 @@ type Config struct {
 	// Logger hears when guards join their fleet and when they are alone: one line for all that change, four at once and then one in 10 s at
 	// most, the newest state always. nil is silent.
 	Logger *slog.Logger
-	// OnEvent is told of each change of each target, on the goroutine of the exchanges, without a lock held. It should return soon.
+	// OnEvent is told of each change of each target, on the goroutine of the exchanges, without a lock held. It should return soon,
+	// and not call Close, which waits for it.
 	OnEvent func(Event)
 	// Now is a monotonic clock; nil is the process's.
 	Now func() time.Duration
@@ -531,10 +532,13 @@ func (c *Cluster) goodbye(members []*member) {
 	var calls []*call
 	for _, m := range members {
 		if m.held {
-			// First the engine, so that it sends no more probes as one of the fleet.
+			// What it says of the budget, while it is one of the fleet: saying nothing would be a budget that holds nothing, for all.
+			b := m.engine.TakeBudget()
+			b.Want = 0
+			// Then the engine, so that it sends no more probes as one of the fleet.
 			m.leave()
 			r := m.request(c, orderLeave)
-			r.epoch = m.status.Epoch
+			r.epoch, r.budget = m.status.Epoch, b
 			calls = append(calls, &call{script: syncScript, keys: m.keys, args: r.args()})
 		}
 	}
