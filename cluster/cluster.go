@@ -152,6 +152,7 @@ type Cluster struct {
 	mu      sync.Mutex
 	closed  bool
 	members []*member
+	guarded uint64 // engines, ever
 	syncs   uint64
 	reloads uint64
 
@@ -205,6 +206,8 @@ func (c *Cluster) Guard(e *cortex.Engine) error {
 	}
 	now := c.cfg.Now()
 	m := &member{engine: e, name: e.Name(), keys: keysOf(c.cfg.Prefix, e.Name()), mode: Alone, since: now, heard: now, asked: now - askedLong}
+	m.seq = c.guarded << 32 // an engine that comes in the place of another one does not repeat the numbers of its exchanges
+	c.guarded++
 	m.join(now, c.cfg.Interval, c.wake)
 	c.members = append(c.members, m)
 	select {

@@ -438,3 +438,34 @@ func TestExactClockThatWentBack(t *testing.T) {
 		return st.WindowOK == 5 && st.WindowFailed == 0
 	})
 }
+
+// An engine that came in the place of another one of its name, as with a reload, numbered its exchanges anew: in mode exact its calls had the
+// names of calls that were there already, and were not counted.
+func TestExactCountsTheCallsOfASecondEngine(t *testing.T) {
+	s := startRedis(t)
+	i := join(t, s.url(), func(c *cluster.Config, _ *cortex.Config) { c.Mode = cluster.Exact })
+	together(t, []*instance{i})
+	calls := uint64(0)
+	counted := func() {
+		t.Helper()
+		start := i.Status().Targets[0].Exchange.OK
+		eventually(t, 20*time.Second, "30 exchanges", func() bool {
+			if p, err := i.engine.Admit(bg, 10); err == nil {
+				p.Record(cortex.Throttled) // their names say no latency, and they open nothing
+				calls++
+			}
+			return i.Status().Targets[0].Exchange.OK > start+30
+		})
+		eventually(t, 10*time.Second, "all of them are in the window", func() bool { return i.Status().Targets[0].WindowFailed == calls })
+	}
+	counted()
+	i.Leave(i.engine)
+	var err error
+	if i.engine, err = cortex.New(cortex.Config{Name: "wallet"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := i.Guard(i.engine); err != nil {
+		t.Fatal(err)
+	}
+	counted()
+}
