@@ -205,7 +205,7 @@ func TestJunk(t *testing.T) {
 	values := []string{"", "-1", "1e9", "nan", "inf", "0x10", "99999999999999999999999999", "9223372036854775807", "junk", strings.Repeat("x", 5000),
 		"1000000000000000", "18446744073709551615", " 1", "\x00\xff", "007"}
 	fields := []string{"#", "e", "xg", "xp", "xn", "xa", "xA", "o", "q", "s", "f", "t", "h", "p", "c", "E", "x0", "x31", "x32", "l0", "l335", "l9999", "", "?", "epoch",
-		"owner", "since", "holder", "until", "waits", "asked", "tokens", "at"}
+		"owner", "since", "holder", "until", "waits", "asked", "tokens", "at", "high", "before", "span"}
 	keys := func() (k []string) {
 		for _, kind := range []string{"slot", "seen"} {
 			for n := range 4 {

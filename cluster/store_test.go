@@ -185,6 +185,34 @@ func TestBudgetInTheStore(t *testing.T) {
 	}
 }
 
+// A guard that had just come, and knew nothing of what its fleet can do, cut the budget of all to the ten tokens of a guard alone.
+func TestNewcomerCutTheBudgetOfAll(t *testing.T) {
+	db := redisServer(t)
+	seq := uint64(0)
+	tell := func(who string, capacity, earned, want float64) {
+		t.Helper()
+		seq++
+		a := run(t, db, &request{instance: who, seq: seq, interval: time.Minute, order: orderNone, lease: time.Second,
+			budget: cortex.BudgetReport{Capacity: capacity, Initial: 10, Income: 0.2, Reserve: 2, Earned: earned}}, "x")
+		if a.pool != want {
+			t.Errorf("%s: %v tokens in the budget of all, want %v", who, a.pool, want)
+		}
+	}
+	ago := func(spans int64) { db.HIncrBy(bg, keysOf("test", "x")[10], "span", -spans) } // what was said is so old
+	tell("old", 400, 1000, 400)
+	tell("new", 10, 0, 400)
+	ago(1)
+	tell("new", 10, 0, 400)
+	tell("old", 300, 0, 400)
+	ago(1)
+	tell("new", 10, 0, 300) // the target can do less by now
+	ago(1)
+	tell("new", 10, 0, 10) // the old one has gone
+	tell("old", 400, 1000, 400)
+	ago(2)
+	tell("new", 10, 0, 10)
+}
+
 // The right to probe in the store.
 func TestRightToProbeInTheStore(t *testing.T) {
 	db := redisServer(t)

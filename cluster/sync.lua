@@ -145,7 +145,7 @@ local function exchange()
   -- Retry budget.
   local budget = KEYS[11]
   local capacity, initial, income, reserve = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
-  local account = redis.call('HMGET', budget, 'tokens', 'at')
+  local account = redis.call('HMGET', budget, 'tokens', 'at', 'high', 'before', 'span')
   local tokens, at = initial, now
   if account[1] then
     tokens, at = number(account[1]), number(account[2])
@@ -158,11 +158,19 @@ local function exchange()
     tokens = math.min(reserve, tokens + more)
   end
   if new then tokens = tokens + tonumber(ARGV[11]) + tonumber(ARGV[13]) end
-  tokens = math.min(capacity, tokens)
+  -- It holds what the guard says that says the most, of late: one that has just come knows nothing of what the fleet can do.
+  local span, high, before = math.floor(now / (20 * interval)), number(account[3]), number(account[4])
+  local said = number(account[5])
+  if said ~= span then
+    before = said == span - 1 and high or 0
+    high = 0
+  end
+  high = math.max(high, capacity)
+  tokens = math.min(math.max(high, before), tokens)
   local grant = 0
   if new then grant = math.floor(math.min(tonumber(ARGV[12]), tokens)) end
   tokens = tokens - grant
-  redis.call('HSET', budget, 'tokens', whole(tokens), 'at', whole(at))
+  redis.call('HSET', budget, 'tokens', whole(tokens), 'at', whole(at), 'high', whole(high), 'before', whole(before), 'span', whole(span))
   redis.call('PEXPIRE', budget, 600000)
 
   -- What the slot under way has so far, for the circuit.
