@@ -133,6 +133,16 @@ func (e *Engine) needed() bool {
 	return e.breaker.State(now) != breaker.Closed || e.forcing() != breaker.Automatic || e.countInFlight() > 0
 }
 
+// Lookup returns the engine that a target has of its own, nil where it has none. It makes none, and is no use that keeps one.
+func (r *Registry) Lookup(target string) *Engine {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if en := r.engines[target]; en != nil {
+		return en.engine
+	}
+	return nil
+}
+
 // Len is the number of engines held.
 func (r *Registry) Len() int {
 	r.mu.RLock()

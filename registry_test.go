@@ -235,3 +235,21 @@ func TestRegistryKeepsWhatIsUsed(t *testing.T) {
 		}
 	}
 }
+
+// A look at an engine makes none, and keeps none from making room.
+func TestLookup(t *testing.T) {
+	r := cortex.NewRegistry(func(string) cortex.Config { return cortex.Config{Stripes: 1} }, 2)
+	if e := r.Lookup("a"); e != nil || r.Len() != 0 {
+		t.Fatalf("%v, %d engines", e, r.Len())
+	}
+	a, err := r.Engine("a")
+	if err != nil || r.Lookup("a") != a {
+		t.Fatalf("%v %v", r.Lookup("a"), err)
+	}
+	r.Engine("b")
+	r.Lookup("a")
+	r.Engine("c")
+	if r.Lookup("a") != nil || r.Lookup("b") == nil || r.Lookup("c") == nil {
+		t.Errorf("%v %v %v", r.Lookup("a"), r.Lookup("b"), r.Lookup("c"))
+	}
+}

@@ -42,6 +42,9 @@ func (s *service) Admit(ctx context.Context, r *pb.AdmitRequest) (*pb.AdmitRespo
 	}
 	s.tokens.expire(s.Now()) // before, for what is forgotten must not have this one refused
 	a := &attempt{target: *r.Target}
+	if s.Others != nil && s.Others.Lookup(a.target) == e {
+		a.engine = e
+	}
 	// Not under the request's context: that ends with the answer, long before the attempt.
 	if a.permit, err = e.AdmitRetry(context.Background(), p, n); err != nil {
 		rej, ok := err.(*cortex.Rejection)

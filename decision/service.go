@@ -63,7 +63,7 @@ func newService(c Config) *service {
 		c.Now = func() time.Duration { return time.Since(began) }
 	}
 	s := &service{Config: c, door: door.New("cortex decisions", "decisions.token_file", c.Token), methods: map[string]int{}, calls: make(calls, len(Methods)),
-		tokens: tokens{max: c.MaxTokens, byID: map[tokenID]*attempt{}}}
+		tokens: tokens{max: c.MaxTokens, byID: map[tokenID]*attempt{}, gone: func(a *attempt) bool { return c.Others.Lookup(a.target) != a.engine }}}
 	options := []connect.HandlerOption{connect.WithReadMaxBytes(maxBody), connect.WithCompressMinBytes(compressFrom), jsonCodecs(),
 		connect.WithInterceptors(counting{}),
 		connect.WithRecover(s.panicked)}

@@ -15,7 +15,8 @@ type attempt struct {
 	id      tokenID
 	target  string // not the engine: the target may have another one by the time of the report
 	permit  cortex.Permit
-	counts  time.Duration // as in flight, until then
+	engine  *cortex.Engine // one that may make room for another, nil: it does not
+	counts  time.Duration  // as in flight, until then; once it is lost, when it is looked at again
 	expires time.Duration
 	lost    bool // it counts no more
 	at      int  // in the heap
@@ -25,13 +26,12 @@ type attempt struct {
 // is: what died with many attempts under way would fill the limit of a healthy target until the tokens expire.
 const reportGrace = 5 * time.Second
 
+// lookAgain is how often it is looked whether the engine of an attempt that is lost is still there. One that has made room for another would
+// stay as long as the token: a thousand of them for each few seconds in which others took their place.
+const lookAgain = 5 * time.Second
+
 // due is when something is next to be done about it.
-func (a *attempt) due() time.Duration {
-	if a.lost {
-		return a.expires
-	}
-	return min(a.counts, a.expires)
-}
+func (a *attempt) due() time.Duration { return min(a.counts, a.expires) }
 
 // tokenID cannot be guessed: whoever could would release the attempts of others.
 type tokenID [16]byte
@@ -52,7 +52,8 @@ func parseToken(s string) (t tokenID, ok bool) {
 // is released without an outcome: with whichever request comes next, for no goroutine waits for that. It counts as in flight no longer
 // than it was given time and some grace; a report that comes later counts all the same.
 type tokens struct {
-	max int
+	max  int
+	gone func(*attempt) bool // whether the engine has made room for another
 
 	mu      sync.Mutex
 	byID    map[tokenID]*attempt
@@ -119,9 +120,12 @@ func (t *tokens) expire(now time.Duration) {
 	t.mu.Lock()
 	for ; n < len(due) && len(t.byTime) > 0 && t.byTime[0].due() <= now; n++ {
 		a := t.byTime[0]
-		due[n], over[n] = a, a.expires <= now
+		due[n], over[n] = a, a.expires <= now || a.lost && a.engine != nil && t.gone(a)
 		if !over[n] {
-			a.lost = true
+			a.lost, a.counts = true, a.expires
+			if a.engine != nil {
+				a.counts = now + lookAgain
+			}
 			heap.Fix(&t.byTime, 0)
 			continue
 		}

@@ -188,6 +188,32 @@ func TestTenThousandTargetsAreAsManyAsTheRegistryHolds(t *testing.T) {
 	}
 }
 
+// Attempts that nobody reported kept the engines of their targets for the life of their tokens, long after these had made room for others: with
+// names that are made up, as many engines as there are tokens.
+func TestLostAttemptsKeptEnginesThatHadMadeRoom(t *testing.T) {
+	w := newWorld(t)
+	for i := range 20 * 100 { // the registry holds 100
+		target := fmt.Sprintf("t%d", i)
+		if _, err := w.service.Admit(background, &pb.AdmitRequest{Target: &target, Priority: ptr(int32(5))}); err != nil {
+			t.Fatal(err)
+		}
+		w.add(100 * time.Millisecond) // the last is not made before the first is lost
+	}
+	if evicted, _ := w.registry.Counts(); evicted < 1500 {
+		t.Fatalf("%d evicted", evicted)
+	}
+	held := map[*cortex.Engine]bool{}
+	for _, a := range w.service.tokens.byID {
+		held[a.engine] = true
+	}
+	if len(held) > 200 {
+		t.Errorf("%d engines are held, of which the registry knows %d", len(held), w.registry.Len())
+	}
+	if s, _ := StatsOf(w.service); s.Tokens > 200 || s.Tokens+int(s.Expired) != 2000 {
+		t.Errorf("%+v", s)
+	}
+}
+
 func TestWhatIsNoToken(t *testing.T) {
 	var id tokenID
 	for i := range id {
