@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -181,6 +182,83 @@ type jsonSchema struct {
 	Type       string
 	Properties map[string]jsonSchema
 	Items      *jsonSchema
+	Required   []string
+}
+
+// The description did not say that a batch needs its reports, nor that all of an answer is there.
+func TestOpenAPISaysWhatIsRequired(t *testing.T) {
+	var doc struct {
+		Info       struct{ Description string }
+		Components struct{ Schemas map[string]jsonSchema }
+	}
+	if err := json.Unmarshal(openAPI, &doc); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(doc.Info.Description, "JSON numbers") {
+		t.Errorf("the service is described by %q", doc.Info.Description)
+	}
+	var fits func(at string, s jsonSchema, v any)
+	fits = func(at string, s jsonSchema, v any) {
+		if s.Ref != "" {
+			s = doc.Components.Schemas[strings.TrimPrefix(s.Ref, "#/components/schemas/")]
+		}
+		switch v := v.(type) {
+		case map[string]any:
+			if len(v) != len(s.Properties) || len(v) != len(s.Required) {
+				t.Errorf("%s: %d fields, %d described, %d of them required", at, len(v), len(s.Properties), len(s.Required))
+			}
+			for name, x := range v {
+				if _, ok := s.Properties[name]; !ok || !slices.Contains(s.Required, name) {
+					t.Errorf("%s.%s is not described, or not required", at, name)
+				}
+				fits(at+"."+name, s.Properties[name], x)
+			}
+		case []any:
+			for _, x := range v {
+				fits(at+"[]", *s.Items, x)
+			}
+		case float64:
+			if s.Type != "number" && (s.Type != "integer" || v != float64(int32(v))) {
+				t.Errorf("%s: %v is no %s", at, v, s.Type)
+			}
+		case string:
+			if s.Type != "string" {
+				t.Errorf("%s: %q is no %s", at, v, s.Type)
+			}
+		case bool:
+			if s.Type != "boolean" {
+				t.Errorf("%s: %v is no %s", at, v, s.Type)
+			}
+		default:
+			t.Errorf("%s: %v", at, v)
+		}
+	}
+	w := newWorld(t)
+	for method, body := range map[string]string{
+		"Admit":       `{"target":"a","priority":5}`,
+		"Report":      `{"target":"a","outcome":"success","latency_ms":1}`,
+		"ReportBatch": `{"reports":[{"target":"a","outcome":"success","latency_ms":1}]}`,
+		"Decide":      `{"target":"a","priority":5,"attempt":0,"error":{"http_status":503},"latency_ms":1}`,
+		"List":        `{}`,
+	} {
+		w.ask("Admit", `{"target":"a","priority":5}`) // so that there is something to list
+		fits(method, doc.Components.Schemas[method+"Response"], w.ask(method, body))
+		for _, name := range doc.Components.Schemas[method+"Request"].Required {
+			var request map[string]any
+			json.Unmarshal([]byte(body), &request)
+			if _, ok := request[name]; !ok {
+				t.Fatalf("%s.%s is not in %s", method, name, body)
+			}
+			delete(request, name)
+			less, _ := json.Marshal(request)
+			if status, out := w.post(method, string(less)); status != 400 || !strings.HasPrefix(out["message"].(string), name+":") {
+				t.Errorf("%s without %s: %d %v", method, name, status, out)
+			}
+		}
+	}
+	if !slices.Equal(doc.Components.Schemas["ReportBatchRequest"].Required, []string{"reports"}) {
+		t.Error("a batch is described as one that needs no reports")
+	}
 }
 
 var fieldLine = regexp.MustCompile(`(?m)^  [a-zA-Z].* = [0-9]+;`)

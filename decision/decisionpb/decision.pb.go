@@ -361,7 +361,7 @@ func (x *ReportResponse) GetReason() string {
 
 type ReportBatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 1 to 1,000.
+	// Required: 1 to 1,000.
 	Reports       []*ReportRequest `protobuf:"bytes,1,rep,name=reports,proto3" json:"reports,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1111,7 +1111,7 @@ type WatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Those whose state, circuit, floor or forcing has changed since they were last sent, or whose score has by 0.01 or more.
 	Changes []*Pressure `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
-	// Targets that are there no more, of a watch of all.
+	// Targets that are there no more.
 	Gone []string `protobuf:"bytes,2,rep,name=gone,proto3" json:"gone,omitempty"`
 	// Nothing has changed for a while: the stream lives.
 	Heartbeat     bool `protobuf:"varint,3,opt,name=heartbeat,proto3" json:"heartbeat,omitempty"`

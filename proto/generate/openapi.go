@@ -51,7 +51,7 @@ func openAPI(file protoreflect.FileDescriptor, name string) error {
 	}}
 	doc := object{
 		"openapi":    "3.1.0",
-		"info":       object{"title": "CORTEX decision service", "version": "v1", "description": comment(file.SourceLocations().ByPath(protoreflect.SourcePath{2}))},
+		"info":       object{"title": "CORTEX decision service", "version": "v1", "description": comment(file.SourceLocations().ByPath(protoreflect.SourcePath{12}))},
 		"paths":      paths,
 		"components": object{"schemas": schemas, "securitySchemes": object{"token": object{"type": "http", "scheme": "bearer"}}},
 		"security":   []object{{}, {"token": []string{}}},
@@ -103,7 +103,7 @@ func schema(m protoreflect.MessageDescriptor, answer bool) object {
 			p["description"] = about
 		}
 		properties[string(f.Name())] = p
-		if answer && !f.HasPresence() || strings.HasPrefix(about, "Required") {
+		if answer || strings.HasPrefix(about, "Required") {
 			required = append(required, string(f.Name()))
 		}
 	}
