@@ -1,7 +1,10 @@
 package decision
 
 import (
+	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"regexp"
@@ -62,6 +65,10 @@ func TestThePythonOfTheDocsRuns(t *testing.T) {
 	}
 	gone := "http://" + l.Addr().String()
 	l.Close()
+	broken := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { // as a balancer without anything behind it
+		w.WriteHeader(http.StatusBadGateway)
+	}))
+	defer broken.Close()
 	ran := 0
 	for _, name := range []string{"../docs/decisions.md", "../README.md"} {
 		text, err := os.ReadFile(name)
@@ -74,11 +81,22 @@ func TestThePythonOfTheDocsRuns(t *testing.T) {
 			}
 			ran++
 			for _, url := range []string{w.url, gone} {
-				cmd := exec.CommandContext(t.Context(), python, "-c", m[1])
+				code, lines := m[1], 1
+				if url == gone { // what is no use is not tried again then, either
+					code += fmt.Sprintf("\nSERVICE = SERVICE.replace(%q, %q)\nprint(again('whatsapp', 5, 0, 503, 12.5))\n"+
+						"assert again('whatsapp', 5, 0, 404, 12.5) is None and again('whatsapp', 5, 3, 503, 12.5) is None\n", gone, broken.URL)
+					lines = 2
+				}
+				cmd := exec.CommandContext(t.Context(), python, "-c", code)
 				cmd.Env = append(os.Environ(), "CORTEX_URL="+url)
 				out, err := cmd.CombinedOutput()
-				wait, notNumber := strconv.ParseFloat(strings.TrimSpace(string(out)), 64)
-				if err != nil || notNumber != nil || wait < 0 || wait > 5 {
+				waits := strings.Fields(string(out))
+				for _, text := range waits {
+					if wait, notNumber := strconv.ParseFloat(text, 64); notNumber != nil || wait < 0 || wait > 5 {
+						err = fmt.Errorf("%q", text)
+					}
+				}
+				if err != nil || len(waits) != lines {
 					t.Errorf("%s: %v\n%s", name, err, out)
 				}
 			}
