@@ -113,6 +113,18 @@ func TestPython(t *testing.T) {
 			t.Errorf("%s%d calls", out, calls.Load())
 		}
 	})
+	t.Run("without the service does not retry what must not be made twice", func(t *testing.T) {
+		out := run(t, "python3", "-c", `
+import cortex
+guard = cortex.Guard("`+gone(t)+`")
+for error in ({"http_status": 404}, {"http_status": 501}, {"grpc_code": 3}, {"class": "neutral"}, {"http_status": 503, "retryable": False},
+              {"http_status": 429}, {"grpc_code": 14}, {"message": "timed out"}):
+    print(guard.decide("whatsapp", 5, 0, error, 0.1).retry)
+`)
+		if got := strings.Fields(out); strings.Join(got, " ") != "False False False False False True True True" {
+			t.Error(got)
+		}
+	})
 	t.Run("says what it did wrong", func(t *testing.T) {
 		guard, _ := service(t)
 		out := run(t, "python3", "-c", `
