@@ -28,6 +28,7 @@ class Admission(NamedTuple):
     token: str = ""
     reason: str = ""
     retry_after: float = 0.0  # seconds, where it is not allowed
+    asked: tuple = ()  # target, priority, attempt
 
 
 class Decision(NamedTuple):
@@ -55,13 +56,20 @@ class Guard:
 
     def admit(self, target, priority, attempt=0):
         got = self._ask("Admit", {"target": target, "priority": priority, "attempt": attempt})
+        asked = (target, priority, attempt)
         if got is None:
-            return Admission(True, self.timeout)
-        return Admission(got["allowed"], got["timeout_ms"] / 1000, got["token"], got["reason"], got["retry_after_ms"] / 1000)
+            return Admission(True, self.timeout, asked=asked)
+        return Admission(got["allowed"], got["timeout_ms"] / 1000, got["token"], got["reason"], got["retry_after_ms"] / 1000, asked)
 
     def report(self, admission, outcome, latency):
+        # Without a token by target: the service has too many open, or was away. Failures are told by decide; these alone would look like a fault.
         if admission.token:
-            self._ask("Report", {"token": admission.token, "outcome": outcome, "latency_ms": latency * 1000})
+            who = {"token": admission.token}
+        elif not admission.allowed:
+            return
+        else:
+            who = dict(zip(("target", "priority", "attempt"), admission.asked))
+        self._ask("Report", {**who, "outcome": outcome, "latency_ms": latency * 1000})
 
     def decide(self, target, priority, attempt, error, latency, admission=None, retry_after=None):
         """error is such as {"http_status": 503}, {"grpc_code": 14}, {"class": "timeout"} or {"message": str(e)}."""

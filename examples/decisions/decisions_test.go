@@ -125,6 +125,19 @@ for error in ({"http_status": 404}, {"http_status": 501}, {"grpc_code": 3}, {"cl
 			t.Error(got)
 		}
 	})
+	t.Run("tells of successes without a token", func(t *testing.T) {
+		guard, r := service(t)
+		run(t, "python3", "-c", `
+import cortex
+away = cortex.Guard("`+gone(t)+`").admit("whatsapp", 9, 1)
+cortex.Guard("`+guard+`").report(away, "success", 0.1)
+cortex.Guard("`+guard+`").report(cortex.Admission(False, 0.0), "success", 0.1)
+`)
+		e, _ := r.Engine("whatsapp")
+		if s := e.Stats(); s.Successes != 1 || s.Calls != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
 	t.Run("says what it did wrong", func(t *testing.T) {
 		guard, _ := service(t)
 		out := run(t, "python3", "-c", `
