@@ -4,6 +4,7 @@ With CORTEX_URL set, a task asks the decision service before each attempt and be
 usually do: try again when Retry-After says so, else in a second.
 """
 
+import http.client
 import json
 import os
 import random
@@ -49,7 +50,7 @@ def post(message, timeout):
             except (ValueError, KeyError, TypeError):
                 said = ""
             return {"http_status": e.code, "message": said[:1000]}, e.headers.get("Retry-After")
-    except OSError as e:
+    except (OSError, http.client.HTTPException) as e:  # the latter is an answer that is cut off: it may have been sent
         return {"message": str(e)[:1000]}, None
 
 

@@ -13,6 +13,7 @@ If the service does not answer, calls are allowed and retries wait by plain jitt
 guards. It is then left alone for a second, so that it costs each call next to nothing.
 """
 
+import http.client
 import json
 import random
 import threading
@@ -100,16 +101,17 @@ class Guard:
         with self._lock:
             if time.monotonic() < self._away_until:
                 return None
+        request = urllib.request.Request(self.url + method, json.dumps(body).encode(), self.header)
         try:
-            request = urllib.request.Request(self.url + method, json.dumps(body).encode(), self.header)
-            with self._http.open(request, timeout=self.wait) as answer:
-                return json.load(answer)
-        except urllib.error.HTTPError as e:
-            with e:
-                said = e.read(10_000).decode(errors="replace")
-            if e.code in (400, 404):
-                raise Refused(said) from None
-        except (OSError, ValueError, urllib.error.URLError):
+            try:
+                with self._http.open(request, timeout=self.wait) as answer:
+                    return json.load(answer)
+            except urllib.error.HTTPError as e:
+                with e:
+                    said = e.read(10_000).decode(errors="replace")
+                if e.code in (400, 404):
+                    raise Refused(said) from None
+        except (OSError, ValueError, http.client.HTTPException):  # URLError is the first; the last is an answer that is cut off
             pass
         with self._lock:
             self._away_until = time.monotonic() + 1

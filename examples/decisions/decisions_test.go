@@ -138,6 +138,17 @@ cortex.Guard("`+guard+`").report(cortex.Admission(False, 0.0), "success", 0.1)
 			t.Errorf("%+v", s)
 		}
 	})
+	t.Run("goes on by itself where an answer is cut off", func(t *testing.T) {
+		cut := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "100")
+			w.Write([]byte(`{"allowed":`))
+		}))
+		t.Cleanup(cut.Close)
+		url, calls := upstream(t)
+		if out := run(t, "python3", "send.py", cut.URL, "whatsapp", "5", url); !strings.HasPrefix(out, "sent after 0 retries") || calls.Load() != 1 {
+			t.Errorf("%s%d calls", out, calls.Load())
+		}
+	})
 	t.Run("says what it did wrong", func(t *testing.T) {
 		guard, _ := service(t)
 		out := run(t, "python3", "-c", `

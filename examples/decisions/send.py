@@ -1,5 +1,6 @@
 """Makes one call under the guard, with as many retries as it is worth: python3 send.py GUARD TARGET PRIORITY URL"""
 
+import http.client
 import sys
 import time
 import urllib.error
@@ -21,7 +22,7 @@ def call(guard, target, priority, url):
         except urllib.error.HTTPError as e:
             with e:
                 error, hint = {"http_status": e.code}, e.headers.get("Retry-After")
-        except OSError as e:  # URLError and time-outs are
+        except (OSError, http.client.HTTPException) as e:  # the first: URLError and time-outs; the second: an answer that is cut off
             error = {"message": str(e)}
         took = time.monotonic() - began
         if error is None:
