@@ -2,9 +2,14 @@ package decision
 
 import (
 	"context"
+	"encoding/binary"
+	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -203,5 +208,57 @@ func TestNoGoroutineStays(t *testing.T) {
 	w.client.CloseIdleConnections()
 	if after := settled(); after > before+2 {
 		t.Errorf("%d goroutines, before %d", after, before)
+	}
+}
+
+// A watch in JSON, without a library, as the documents describe it.
+func TestWatchInJSON(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.MaxWatches = 1 })
+	w.engine("a")
+	watch := func(ctx context.Context, ask string) *http.Response {
+		r, err := http.NewRequestWithContext(ctx, "POST", w.url+"/cortex.v1.DecisionService/Watch", strings.NewReader("\x00\x00\x00\x00"+string(rune(len(ask)))+ask))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", "application/connect+json")
+		res, err := w.client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res.StatusCode != 200 || res.Header.Get("Content-Type") != "application/connect+json" {
+			t.Errorf("%s: %s, %v", ask, res.Status, res.Header)
+		}
+		return res
+	}
+	next := func(res *http.Response) (flag byte, m struct {
+		Changes []struct{ Target string }
+		Error   struct{ Code, Message string }
+	}) {
+		head := make([]byte, 5)
+		if _, err := io.ReadFull(res.Body, head); err != nil {
+			t.Fatal(err)
+		}
+		text := make([]byte, binary.BigEndian.Uint32(head[1:]))
+		if _, err := io.ReadFull(res.Body, text); err != nil || json.Unmarshal(text, &m) != nil {
+			t.Fatalf("%q, %v", text, err)
+		}
+		return head[0], m
+	}
+	ctx, cancel := context.WithCancel(background)
+	defer cancel()
+	one := watch(ctx, `{}`)
+	defer one.Body.Close()
+	if flag, m := next(one); flag != 0 || len(m.Changes) != 1 || m.Changes[0].Target != "a" {
+		t.Errorf("%d %+v", flag, m)
+	}
+	for ask, code := range map[string]string{`{}`: "resource_exhausted", `{"interval_ms":1}`: "invalid_argument", `{"interval":1}`: "invalid_argument"} {
+		res := watch(ctx, ask)
+		if flag, m := next(res); flag != 2 || m.Error.Code != code || m.Error.Message == "" {
+			t.Errorf("%s: flag %d, %+v", ask, flag, m)
+		}
+		if rest, err := io.ReadAll(res.Body); len(rest) > 0 || err != nil {
+			t.Errorf("%s: %q after the end, %v", ask, rest, err)
+		}
+		res.Body.Close()
 	}
 }

@@ -24,7 +24,7 @@ func openAPI(file protoreflect.FileDescriptor, name string) error {
 			about := comment(m)
 			if m.IsStreamingServer() {
 				kind = "application/connect+json"
-				about += " The answer is a stream by the Connect protocol: each message has five bytes before it, a flag and its length. The request is enveloped in the same way."
+				about += " The answer is a stream by the Connect protocol: each message has five bytes before it, a flag and its length. The request is enveloped in the same way. The last message has the flag 2 and holds the error, if there was one: the status is 200 in any case."
 			}
 			markAnswers(m.Output(), answers)
 			paths["/"+string(s.FullName())+"/"+string(m.Name())] = object{"post": object{
