@@ -247,11 +247,8 @@ func failure(r *pb.DecideRequest) (f cortex.Failure, err error) {
 	if err != nil {
 		return f, err
 	}
-	if err = text("retry_after", r.GetRetryAfter(), 100); err != nil {
-		return f, err
-	}
 	f.Class.RetryAfter = hint
-	if r.RetryAfter != nil {
+	if r.RetryAfter != nil && len(*r.RetryAfter) <= maxRetryAfter { // the target wrote it, and not the client: what is too long is no mistake of its
 		said, _ := cortexhttp.RetryAfter(http.Header{"Retry-After": {*r.RetryAfter}}, time.Now())
 		f.Class.RetryAfter = max(hint, said)
 	}

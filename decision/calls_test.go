@@ -121,6 +121,7 @@ func TestDecide(t *testing.T) {
 		"retry after ms":     {`"error":{"http_status":429},"retry_after_ms":7000`, true, "", "throttled", 7000, 14000},
 		"the longer":         {`"error":{"http_status":429},"retry_after_ms":100,"retry_after":"7"`, true, "", "throttled", 7000, 14000},
 		"hint is junk":       {`"error":{"http_status":429},"retry_after":"7 apples"`, true, "", "throttled", 0, 4000},
+		"hint is too long":   {`"error":{"http_status":429},"retry_after":"` + strings.Repeat("7", 5000) + `"`, true, "", "throttled", 0, 4000},
 		"hint is past":       {`"error":{"http_status":429},"retry_after":"Sun, 06 Nov 1994 08:49:37 GMT"`, true, "", "throttled", 0, 4000},
 		"unavailable":        {`"error":{"grpc_code":14}`, true, "", "failure", 0, 4000},
 		"invalid argument":   {`"error":{"grpc_code":3}`, false, "NOT_RETRYABLE", "neutral", 0, 0},

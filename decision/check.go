@@ -22,6 +22,8 @@ const (
 	maxTargets = 1000
 	maxAttempt = 1000
 	maxMS      = 24 * 60 * 60 * 1000 // a day
+	// maxRetryAfter is the length of a header Retry-After that is looked at: a date has 29 bytes.
+	maxRetryAfter = 100
 )
 
 // isTargetName says whether a name is as those of targets in a configuration are, too: ^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$.
