@@ -74,6 +74,8 @@ class Guard:
 
     def decide(self, target, priority, attempt, error, latency, admission=None, retry_after=None):
         """error is such as {"http_status": 503}, {"grpc_code": 14}, {"class": "timeout"} or {"message": str(e)}."""
+        if "message" in error:  # it may be long: the service takes 4,096 bytes
+            error = {**error, "message": error["message"][:1000]}
         ask = {"target": target, "priority": priority, "attempt": attempt, "error": error, "latency_ms": latency * 1000}
         if admission is not None and admission.token:
             ask["token"] = admission.token

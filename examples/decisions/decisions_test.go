@@ -125,6 +125,17 @@ for error in ({"http_status": 404}, {"http_status": 501}, {"grpc_code": 3}, {"cl
 			t.Error(got)
 		}
 	})
+	t.Run("tells of an error whatever its target wrote", func(t *testing.T) {
+		guard, r := service(t)
+		out := run(t, "python3", "-c", `
+import cortex
+print(cortex.Guard("`+guard+`").decide("whatsapp", 5, 0, {"message": "€" * 5000}, 0.1, retry_after="soon" * 500).retry)
+`)
+		e, _ := r.Engine("whatsapp")
+		if s := e.Stats(); strings.TrimSpace(out) != "True" || s.Failures != 1 {
+			t.Errorf("%s%+v", out, s)
+		}
+	})
 	t.Run("tells of successes without a token", func(t *testing.T) {
 		guard, r := service(t)
 		run(t, "python3", "-c", `
