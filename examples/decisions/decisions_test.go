@@ -130,9 +130,10 @@ for error in ({"http_status": 404}, {"http_status": 501}, {"grpc_code": 3}, {"cl
 		out := run(t, "python3", "-c", `
 import cortex
 print(cortex.Guard("`+guard+`").decide("whatsapp", 5, 0, {"message": "€" * 5000}, 0.1, retry_after="soon" * 500).retry)
+print(cortex.Guard("`+guard+`").decide("whatsapp", 5, 0, {"http_status": 302}, 0.1).retry)
 `)
 		e, _ := r.Engine("whatsapp")
-		if s := e.Stats(); strings.TrimSpace(out) != "True" || s.Failures != 1 {
+		if s := e.Stats(); strings.Join(strings.Fields(out), " ") != "True False" || s.Failures != 1 || s.Neutral != 1 {
 			t.Errorf("%s%+v", out, s)
 		}
 	})
