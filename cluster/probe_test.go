@@ -39,10 +39,8 @@ func oneProbe(t *testing.T, disturb func(*server)) {
 	s := startRedis(t)
 	all := fleetOf(t, 16, s.url())
 	open(t, all)
-	var flight, probes atomic.Int64
+	var c crowd
 	var healthy atomic.Bool
-	var mu sync.Mutex
-	var together []time.Time // when more than one probe was under way
 	probe := func(i *instance) {
 		p, err := i.engine.Admit(bg, 5)
 		if err != nil {
@@ -52,14 +50,7 @@ func oneProbe(t *testing.T, disturb func(*server)) {
 			p.Record(cortex.Success)
 			return
 		}
-		probes.Add(1)
-		if flight.Add(1) > 1 {
-			mu.Lock()
-			together = append(together, time.Now())
-			mu.Unlock()
-		}
-		time.Sleep(3 * interval)
-		flight.Add(-1)
+		c.visit(3 * interval)
 		p.Record(cortex.Failed)
 	}
 	end := make(chan struct{})
@@ -78,9 +69,7 @@ func oneProbe(t *testing.T, disturb func(*server)) {
 	}
 	w := newAttendance(all)
 	for w.complete < 2*time.Second {
-		if w.elapsed > 20*time.Second {
-			t.Skipf("this machine is too busy: all guards were in touch with their fleet for %v of %v", w.complete, w.elapsed)
-		}
+		w.busy(t)
 		disturb(s)
 		time.Sleep(ms)
 		w.look()
@@ -96,16 +85,9 @@ func oneProbe(t *testing.T, disturb func(*server)) {
 	if holders > 1 && !w.missing(now) {
 		t.Errorf("%d guards have the right to probe", holders)
 	}
-	mu.Lock()
-	for _, at := range together {
-		if !w.missing(at) {
-			t.Errorf("two probes at a time, %v after the start", at.Sub(w.start))
-		}
-	}
-	t.Logf("%d probes, %d beside another, in %v, %v of them complete", probes.Load(), len(together), w.elapsed, w.complete)
-	mu.Unlock()
-	if probes.Load() < 2 {
-		t.Errorf("%d probes", probes.Load())
+	c.alone(t, w)
+	if n := c.visits.Load(); n < 2 {
+		t.Errorf("%d probes", n)
 	}
 	healthy.Store(true)
 	eventually(t, 20*time.Second, "all circuits close", func() bool {
@@ -118,6 +100,90 @@ func oneProbe(t *testing.T, disturb func(*server)) {
 	})
 	close(end)
 	wg.Wait()
+}
+
+// Redis comes back while the target is down and every guard has been probing for itself: there is no burst of probes, and soon one at a time again.
+func TestNoBurstOfProbesWhenRedisReturns(t *testing.T) {
+	s := startRedis(t)
+	all := fleetOf(t, 8, s.url())
+	open(t, all)
+	var c crowd
+	var closed atomic.Int64
+	end := make(chan struct{})
+	var wg sync.WaitGroup
+	for _, i := range all {
+		wg.Go(func() {
+			for {
+				select {
+				case <-end:
+					return
+				case <-time.After(ms):
+				}
+				if p, err := i.engine.Admit(bg, 5); err == nil {
+					c.visit(interval)
+					p.Record(cortex.Failed)
+					if i.engine.Pressure().Circuit == breaker.Closed {
+						closed.Add(1)
+					}
+				}
+			}
+		})
+	}
+	defer func() { close(end); wg.Wait() }()
+	s.kill()
+	for _, i := range all {
+		eventually(t, 20*time.Second, "it is alone", func() bool { return i.Status().Mode == cluster.Alone })
+	}
+	time.Sleep(500 * ms)
+	before := c.visits.Load()
+	time.Sleep(time.Second)
+	alone := c.visits.Load() - before
+	s.restart()
+	together(t, all)
+	time.Sleep(4 * interval) // probes that were under way end
+	w := newAttendance(all)
+	before = c.visits.Load()
+	for w.complete < 2*time.Second || c.visits.Load() < before+5 {
+		w.busy(t)
+		time.Sleep(ms)
+		w.look()
+	}
+	c.alone(t, w)
+	t.Logf("%d probes in a second of guards alone, then %d in %v", alone, c.visits.Load()-before, w.elapsed)
+	if alone == 0 || closed.Load() > 0 {
+		t.Errorf("%d in a second alone, %d circuits closed", alone, closed.Load())
+	}
+}
+
+// A crowd notes when one probe was under way beside another.
+type crowd struct {
+	visits, flight atomic.Int64
+	mu             sync.Mutex
+	beside         []time.Time
+}
+
+func (c *crowd) visit(d time.Duration) {
+	c.visits.Add(1)
+	if c.flight.Add(1) > 1 {
+		c.mu.Lock()
+		c.beside = append(c.beside, time.Now())
+		c.mu.Unlock()
+	}
+	time.Sleep(d)
+	c.flight.Add(-1)
+}
+
+// alone fails the test where there were two probes at a time since the attendance began, and all guards were there.
+func (c *crowd) alone(t *testing.T, w *attendance) {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, at := range c.beside {
+		if at.After(w.start) && !w.missing(at) {
+			t.Errorf("two probes at a time, %v after the start", at.Sub(w.start))
+		}
+	}
+	t.Logf("%d probes, %d beside another; all guards were there for %v of %v", c.visits.Load(), len(c.beside), w.complete, w.elapsed)
 }
 
 // An attendance says when all guards were in touch with their fleet. One that was not for four intervals, because its process or Redis did
@@ -156,6 +222,14 @@ func (w *attendance) look() {
 		w.complete += now.Sub(w.looked)
 	}
 	w.elapsed, w.looked = now.Sub(w.start), now
+}
+
+// busy skips a test that would not end.
+func (w *attendance) busy(t *testing.T) {
+	t.Helper()
+	if w.elapsed > 30*time.Second {
+		t.Skipf("this machine is too busy: all guards were in touch with their fleet for %v of %v", w.complete, w.elapsed)
+	}
 }
 
 // missing says whether somebody was not in touch at a time, or so little before that its probe may still have been under way.
