@@ -4,6 +4,7 @@ import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.time.Duration;
+import java.util.List;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
@@ -33,7 +34,8 @@ public class Decide {
         } catch (java.io.IOException e) {
             // The service is gone: plain jittered backoff.
         }
-        if (attempt >= 3 || httpStatus < 500 && httpStatus != 429) {
+        boolean useful = httpStatus >= 500 ? !List.of(501, 505, 506, 508, 510).contains(httpStatus) : List.of(408, 425, 429).contains(httpStatus);
+        if (attempt >= 3 || !useful) {
             return null;
         }
         return Duration.ofMillis(ThreadLocalRandom.current().nextLong(Math.min(30_000L, 500L << attempt)));
@@ -46,10 +48,10 @@ public class Decide {
 
     public static void main(String[] args) throws Exception {
         if (args.length < 3) {
-            System.err.println("usage: java Decide.java http://127.0.0.1:9096 TARGET PRIORITY");
+            System.err.println("usage: java Decide.java http://127.0.0.1:9096 TARGET PRIORITY [HTTP_STATUS]");
             System.exit(2);
         }
-        Duration wait = again(args[0], args[1], Integer.parseInt(args[2]), 0, 503, 12.5);
+        Duration wait = again(args[0], args[1], Integer.parseInt(args[2]), 0, args.length > 3 ? Integer.parseInt(args[3]) : 503, 12.5);
         System.out.println(wait == null ? "not again" : "again in " + wait.toMillis() + " ms");
     }
 }

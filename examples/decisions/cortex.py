@@ -91,7 +91,7 @@ class Guard:
     def plain(self, attempt, error, retry_after=None):
         """What is done without the service: full jitter, and what the server asks for."""
         status, code = error.get("http_status", 503), error.get("grpc_code", 14)
-        no_use = status in (501, 505, 506, 510) or status < 500 and status not in (408, 425, 429) or code not in (4, 8, 14)
+        no_use = status in (501, 505, 506, 508, 510) or status < 500 and status not in (408, 425, 429) or code not in (4, 8, 14)
         if no_use or error.get("class") == "neutral" or error.get("retryable") is False:
             return Decision(False, 0.0, "NOT_RETRYABLE")
         if attempt >= self.retries:

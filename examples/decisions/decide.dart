@@ -31,8 +31,11 @@ Future<Duration?> again(String service, String target, int priority, int attempt
     // The service is gone: plain jittered backoff.
   } on TimeoutException {
     // Likewise.
+  } on FormatException {
+    // Something else answered, or not to its end.
   }
-  if (attempt >= 3 || httpStatus < 500 && httpStatus != 429) return null;
+  final useful = httpStatus >= 500 ? !const [501, 505, 506, 508, 510].contains(httpStatus) : const [408, 425, 429].contains(httpStatus);
+  if (attempt >= 3 || !useful) return null;
   return Duration(milliseconds: _random.nextInt(min(30000, 500 << attempt)));
 }
 

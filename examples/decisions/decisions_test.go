@@ -16,6 +16,7 @@ import (
 	"github.com/seed-a29ca62a/cortex"
 	"github.com/seed-a29ca62a/cortex/backoff"
 	"github.com/seed-a29ca62a/cortex/breaker"
+	"github.com/seed-a29ca62a/cortex/cortexhttp"
 	"github.com/seed-a29ca62a/cortex/decision"
 )
 
@@ -125,6 +126,22 @@ for error in ({"http_status": 404}, {"http_status": 501}, {"grpc_code": 3}, {"cl
 			t.Error(got)
 		}
 	})
+	t.Run("without the service retries the statuses that the library does", func(t *testing.T) {
+		out := run(t, "python3", "-c", `
+import cortex
+guard = cortex.Guard("`+gone(t)+`")
+print([s for s in range(400, 600) if guard.decide("whatsapp", 5, 0, {"http_status": s}, 0.1).retry])
+`)
+		var want []int
+		for s := 400; s < 600; s++ {
+			if cortexhttp.ClassOf(&http.Response{StatusCode: s, Header: http.Header{}}, time.Now()).Retryable {
+				want = append(want, s)
+			}
+		}
+		if got := strings.ReplaceAll(strings.TrimSpace(out), ",", ""); got != fmt.Sprint(want) {
+			t.Errorf("%s, want %v", got, want)
+		}
+	})
 	t.Run("tells of an error whatever its target wrote", func(t *testing.T) {
 		guard, r := service(t)
 		out := run(t, "python3", "-c", `
@@ -181,8 +198,10 @@ func TestJava(t *testing.T) {
 	if out := run(t, "java", "Decide.java", guard, "whatsapp", "5"); !strings.HasPrefix(out, "again in ") {
 		t.Error(out)
 	}
-	if out := run(t, "java", "Decide.java", gone(t), "whatsapp", "5"); !strings.HasPrefix(out, "again in ") {
-		t.Error(out)
+	for status, want := range map[string]string{"425": "again in ", "501": "not again"} {
+		if out := run(t, "java", "Decide.java", gone(t), "whatsapp", "5", status); !strings.HasPrefix(out, want) {
+			t.Errorf("%s: %s", status, out)
+		}
 	}
 }
 
