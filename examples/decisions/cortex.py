@@ -16,6 +16,7 @@ guards. It is then left alone for a second, so that it costs each call next to n
 import http.client
 import json
 import random
+import re
 import threading
 import time
 import urllib.error
@@ -97,7 +98,7 @@ class Guard:
         if attempt >= self.retries:
             return Decision(False, 0.0, "MAX_RETRIES_EXCEEDED")
         delay = random.uniform(0, min(self.most, self.base * 2**attempt))
-        if retry_after and retry_after.isdigit():
+        if retry_after and re.fullmatch("[0-9]{1,100}", retry_after):  # the target wrote it: "²" is a digit for Python, and no number
             delay = min(int(retry_after), self.most) + random.uniform(0, self.base)
         return Decision(True, delay)
 

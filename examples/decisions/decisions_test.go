@@ -142,6 +142,17 @@ print([s for s in range(400, 600) if guard.decide("whatsapp", 5, 0, {"http_statu
 			t.Errorf("%s, want %v", got, want)
 		}
 	})
+	t.Run("without the service takes no Retry-After for a number that is none", func(t *testing.T) {
+		out := run(t, "python3", "-c", `
+import cortex
+guard = cortex.Guard("`+gone(t)+`", base=0.0)
+for said in ("2", "\u00b2", "9" * 5000, "-1", "soon"):
+    print(guard.decide("whatsapp", 5, 0, {"http_status": 503}, 0.1, retry_after=said).delay)
+`)
+		if got := strings.Fields(out); strings.Join(got, " ") != "2.0 0.0 0.0 0.0 0.0" {
+			t.Error(got)
+		}
+	})
 	t.Run("tells of an error whatever its target wrote", func(t *testing.T) {
 		guard, r := service(t)
 		out := run(t, "python3", "-c", `
