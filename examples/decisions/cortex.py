@@ -77,8 +77,8 @@ class Guard:
         """error is such as {"http_status": 503}, {"grpc_code": 14}, {"class": "timeout"} or {"message": str(e)}."""
         if not 400 <= error.get("http_status", 500) < 600:  # a redirect that was not followed, or no status at all: nothing that another attempt mends
             error = {"class": "neutral"}
-        if "message" in error:  # it may be long: the service takes 4,096 bytes
-            error = {**error, "message": error["message"][:1000]}
+        if "message" in error:  # it may be long: the service takes 4,096 bytes; and half of a pair of UTF-16 is no text
+            error = {**error, "message": error["message"][:1000].encode(errors="replace").decode()}
         ask = {"target": target, "priority": priority, "attempt": attempt, "error": error, "latency_ms": latency * 1000}
         if admission is not None and admission.token:
             ask["token"] = admission.token

@@ -158,10 +158,11 @@ for said in ("2", "\u00b2", "9" * 5000, "-1", "soon"):
 		out := run(t, "python3", "-c", `
 import cortex
 print(cortex.Guard("`+guard+`").decide("whatsapp", 5, 0, {"message": "€" * 5000}, 0.1, retry_after="soon" * 500).retry)
+print(cortex.Guard("`+guard+`").decide("whatsapp", 5, 0, {"message": "cut off: \ud83d"}, 0.1).retry)
 print(cortex.Guard("`+guard+`").decide("whatsapp", 5, 0, {"http_status": 302}, 0.1).retry)
 `)
 		e, _ := r.Engine("whatsapp")
-		if s := e.Stats(); strings.Join(strings.Fields(out), " ") != "True False" || s.Failures != 1 || s.Neutral != 1 {
+		if s := e.Stats(); strings.Join(strings.Fields(out), " ") != "True True False" || s.Failures != 2 || s.Neutral != 1 {
 			t.Errorf("%s%+v", out, s)
 		}
 	})
