@@ -118,11 +118,11 @@ func TestPython(t *testing.T) {
 		out := run(t, "python3", "-c", `
 import cortex
 guard = cortex.Guard("`+gone(t)+`")
-for error in ({"http_status": 404}, {"http_status": 501}, {"grpc_code": 3}, {"class": "neutral"}, {"http_status": 503, "retryable": False},
+for error in ({"http_status": 404}, {"http_status": 501}, {"http_status": 508}, {"grpc_code": 3}, {"class": "neutral"}, {"http_status": 503, "retryable": False},
               {"http_status": 429}, {"grpc_code": 14}, {"message": "timed out"}):
     print(guard.decide("whatsapp", 5, 0, error, 0.1).retry)
 `)
-		if got := strings.Fields(out); strings.Join(got, " ") != "False False False False False True True True" {
+		if got := strings.Fields(out); strings.Join(got, " ") != "False False False False False False True True True" {
 			t.Error(got)
 		}
 	})
