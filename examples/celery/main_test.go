@@ -2,7 +2,11 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -43,5 +47,42 @@ func TestBoth(t *testing.T) {
 	}
 	if guarded.throttled >= plain.throttled {
 		t.Errorf("%d attempts were throttled with the guard, %d without", guarded.throttled, plain.throttled)
+	}
+}
+
+// Every error of the connection ended the task, and its message was lost: a variable http stood before the package.
+func TestErrorThatIsNoneEndsNoWorker(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		if os.Getenv("CORTEX_REQUIRE_SERVICES") == "1" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body := `{"error": {"message": null}}`
+		if r.URL.Path != "/null" {
+			w.Header().Set("Content-Length", fmt.Sprint(len(body)+100))
+		}
+		if r.URL.Path != "/success" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		fmt.Fprint(w, body)
+	}))
+	defer api.Close()
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	for url, want := range map[string]string{api.URL + "/success": "None", gone.URL: "None"} {
+		cmd := exec.CommandContext(t.Context(), python, "-c", `
+import sys
+from unittest import mock
+sys.modules["celery"] = mock.MagicMock()  # not what is tried here
+import tasks
+print(tasks.post({}, 5)[0].get("http_status"))
+`)
+		cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1", "BROKER_URL=none", "CORTEX_URL=", "API_URL="+url)
+		if out, err := cmd.CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != want {
+			t.Errorf("%s: %v\n%s", url, err, out)
+		}
 	}
 }

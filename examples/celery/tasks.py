@@ -32,14 +32,14 @@ app.conf.update(
 )
 # wait: on a machine that does nothing else the default, 0.25 s, is plenty; this one also runs the workers, Redis, the API and perhaps a build.
 guard = Guard(os.environ["CORTEX_URL"], wait=2.0) if os.environ.get("CORTEX_URL") else None
-http = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def post(message, timeout):
     """Returns None, or the error and what the API says of when to come back."""
     request = urllib.request.Request(os.environ["API_URL"], json.dumps(message).encode(), {"Content-Type": "application/json"})
     try:
-        with http.open(request, timeout=timeout) as answer:
+        with opener.open(request, timeout=timeout) as answer:
             answer.read()
             return None, None
     except urllib.error.HTTPError as e:
