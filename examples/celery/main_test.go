@@ -50,7 +50,8 @@ func TestBoth(t *testing.T) {
 	}
 }
 
-// Every error of the connection ended the task, and its message was lost: a variable http stood before the package.
+// The text of an error that was cut off, or that was no text, ended the task, and its message was lost; so did every error of the connection:
+// a variable http stood before the package.
 func TestErrorThatIsNoneEndsNoWorker(t *testing.T) {
 	python, err := exec.LookPath("python3")
 	if err != nil {
@@ -72,7 +73,7 @@ func TestErrorThatIsNoneEndsNoWorker(t *testing.T) {
 	defer api.Close()
 	gone := httptest.NewServer(nil)
 	gone.Close()
-	for url, want := range map[string]string{api.URL + "/success": "None", gone.URL: "None"} {
+	for url, want := range map[string]string{api.URL + "/cut": "503", api.URL + "/null": "503", api.URL + "/success": "None", gone.URL: "None"} {
 		cmd := exec.CommandContext(t.Context(), python, "-c", `
 import sys
 from unittest import mock

@@ -44,10 +44,9 @@ def post(message, timeout):
             return None, None
     except urllib.error.HTTPError as e:
         with e:
-            said = e.read()
-            try:
-                said = json.loads(said)["error"]["message"]
-            except (ValueError, KeyError, TypeError):
+            try:  # what it says of the error may be cut off, or anything
+                said = str(json.loads(e.read())["error"]["message"])
+            except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
                 said = ""
             return {"http_status": e.code, "message": said[:1000]}, e.headers.get("Retry-After")
     except (OSError, http.client.HTTPException) as e:  # the latter is an answer that is cut off: it may have been sent
