@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -96,6 +97,7 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch path := r.URL.Path; {
 	case ok:
 		s.calls.serve(method, s.rpc, w, r)
+		explain(w, Methods[method] == "Watch")
 	case path == "/" && reads:
 		say(w, "application/json", s.index)
 	case path == "/openapi.json" && reads:
@@ -108,6 +110,19 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		cortexhttp.WriteProblem(w, r, cortexhttp.Problem{Status: http.StatusNotFound,
 			Detail: "There is nothing at this path of the decision service: GET / lists what there is."})
+	}
+}
+
+// explain says why a request was none of the protocols. Their own answer, which has been made, has no text: who forgot the Content-Type with
+// curl would see nothing at all.
+func explain(w http.ResponseWriter, stream bool) {
+	switch h := w.Header(); {
+	case h["Allow"] != nil:
+		io.WriteString(w, "The methods of the decision service take POST.\n")
+	case h["Accept-Post"] != nil && stream:
+		io.WriteString(w, "A watch is a stream: send it with Content-Type: application/connect+json, and before the JSON five bytes, a flag and its length.\n")
+	case h["Accept-Post"] != nil:
+		io.WriteString(w, "Send it with Content-Type: application/json; GET / lists the other protocols.\n")
 	}
 }
 

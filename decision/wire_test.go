@@ -88,7 +88,8 @@ func TestWhatIsThere(t *testing.T) {
 		{"GET", "/nothing", 404, "GET / lists what there is"},
 		{"POST", "/", 405, "This path takes GET, HEAD."},
 		{"POST", "/cortex.v1.DecisionService/Admire", 501, "there is no such method"},
-		{"GET", "/cortex.v1.DecisionService/Admit", 405, ""},
+		{"GET", "/cortex.v1.DecisionService/Admit", 405, "take POST"},
+		{"POST", "/cortex.v1.DecisionService/Watch", 415, "Content-Type: application/connect+json"},
 		{"POST", "/cortex.v1.DecisionService/Admit/", 501, "there is no such method"},
 	} {
 		r, _ := http.NewRequest(tc.method, w.url+tc.path, strings.NewReader(""))
@@ -349,13 +350,48 @@ func TestNoWebPageMayUseAnOpenPort(t *testing.T) {
 		t.Errorf("%d targets", n)
 	}
 	// What a form can post is no JSON.
-	r, _ := http.NewRequest("POST", w.url+"/cortex.v1.DecisionService/Admit", strings.NewReader(`{"target":"b","priority":5}`))
-	r.Header.Set("Content-Type", "text/plain")
-	resp, err := w.client.Do(r)
-	if err != nil || resp.StatusCode != 415 {
-		t.Errorf("%v %v", resp, err)
+	for _, kind := range []string{"text/plain", "application/x-www-form-urlencoded", ""} {
+		if status, said := w.postAs(kind, `{"target":"b","priority":5}`); status != 415 {
+			t.Errorf("%q: %d %s", kind, status, said)
+		}
 	}
-	resp.Body.Close()
+	if n := w.registry.Len(); n != 1 {
+		t.Errorf("%d targets", n)
+	}
+}
+
+// Who forgets the Content-Type, as curl -d does, was answered 415 without a word.
+func TestForgottenContentTypeIsSaid(t *testing.T) {
+	w := newWorld(t)
+	for _, kind := range []string{"application/x-www-form-urlencoded", "text/plain", "application/xml", "application/connect+json", ""} {
+		if status, said := w.postAs(kind, `{"target":"b","priority":5}`); status != 415 || !strings.Contains(said, "Content-Type: application/json") {
+			t.Errorf("%q: %d %s", kind, status, said)
+		}
+	}
+	for _, kind := range []string{"application/json", "application/json; charset=utf-8", "Application/JSON;charset=UTF-8"} {
+		if status, said := w.postAs(kind, `{"target":"b","priority":5}`); status != 200 {
+			t.Errorf("%q: %d %s", kind, status, said)
+		}
+	}
+}
+
+// postAs asks to admit.
+func (w *world) postAs(kind, body string) (status int, said string) {
+	w.t.Helper()
+	r, _ := http.NewRequest("POST", w.url+"/cortex.v1.DecisionService/Admit", strings.NewReader(body))
+	if kind != "" {
+		r.Header.Set("Content-Type", kind)
+	}
+	resp, err := w.client.Do(r)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return resp.StatusCode, string(b)
 }
 
 // A client that sends half a request is not waited for; a watch, whose request is over, is.
