@@ -2,10 +2,12 @@ package gateway
 
 import (
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/seed-a29ca62a/cortex"
 	"github.com/seed-a29ca62a/cortex/cortexhttp"
@@ -78,13 +80,58 @@ func (x *exchange) ask(out *http.Request) (res *http.Response, err error) {
 		}
 		r, u := out.WithContext(out.Context()), *out.URL
 		r.URL = &u
+		var body *unread
+		if out.Body != nil && out.Body != http.NoBody { // those of gRPC have one
+			body = &unread{ReadCloser: out.Body}
+			r.Body = body
+		}
 		direct(r, m)
 		res, err = x.target.base.RoundTrip(r)
-		if err == nil || !unconnected(err) || x.gone() || out.Body != nil && out.Body != http.NoBody {
+		if err == nil || !unconnected(err) || x.gone() || body.begun() {
 			break
 		}
 	}
 	return res, err
+}
+
+// unread is the body of an attempt, which others may have where nothing was read of it: transports close it also where there was no connection.
+type unread struct {
+	io.ReadCloser
+	mu           sync.Mutex
+	read, closed bool
+}
+
+func (u *unread) Read(p []byte) (int, error) {
+	u.mu.Lock()
+	if u.closed && !u.read {
+		u.mu.Unlock()
+		return 0, http.ErrBodyReadAfterClose
+	}
+	u.read = true
+	u.mu.Unlock()
+	return u.ReadCloser.Read(p)
+}
+
+// Close ends a Read that is under way.
+func (u *unread) Close() error {
+	u.mu.Lock()
+	u.closed = true
+	read := u.read
+	u.mu.Unlock()
+	if !read {
+		return nil
+	}
+	return u.ReadCloser.Close()
+}
+
+// begun reports whether some of it may have been read. No body is none.
+func (u *unread) begun() bool {
+	if u == nil {
+		return false
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.read
 }
 
 // unconnected reports whether an error says that there was no connection to an endpoint.

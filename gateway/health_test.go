@@ -192,3 +192,50 @@ routes:
 		})
 	}
 }
+
+// Those of gRPC have a body, and of them every second one failed on.
+func TestHealthChecksOfGRPCPassByADeadEndpoint(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		const message = "\x00\x00\x00\x00\x00"
+		var seen []recorded
+		var mu sync.Mutex
+		w.serveH2C("up.test:80", 1<<20, record(&seen, &mu, status(200)))
+		g := w.gatewayAt("plain.test:80", `
+targets:
+  up: {endpoints: ['h2c://none.test:80', 'h2c://up.test:80'], balance: {resolve: 0s}}
+  gone: {endpoints: ['h2c://none.test:80', 'h2c://never.test:80'], balance: {resolve: 0s}}
+routes:
+  - {path: /, target: up}
+  - {path: /grpc.health.v1.Health/Watch, target: gone}
+`)
+		w.serveBoth("both.test:80", g)
+		c := w.h2client(stranger)
+		check := func(method string) answer {
+			return w.do(c, "POST", "http://both.test:80/grpc.health.v1.Health/"+method, message, "Content-Type", "application/grpc", "Te", "trailers")
+		}
+		for i := range 40 {
+			if a := check("Check"); a.status != 200 || a.header.Get("Grpc-Status") != "" {
+				t.Fatalf("check %d: %+v: %v", i, a, a.err)
+			}
+		}
+		if len(seen) != 40 {
+			t.Errorf("%d checks at the target", len(seen))
+		}
+		for _, s := range seen {
+			if s.body != message {
+				t.Errorf("the target saw %q", s.body)
+			}
+		}
+		before := w.dials.Load()
+		if a := check("Watch"); a.header.Get("Grpc-Status") != "14" || w.dials.Load()-before != 2 {
+			t.Errorf("all are dead: %+v, %d tries", a, w.dials.Load()-before)
+		}
+		for _, tg := range g.Targets() {
+			for _, m := range tg.members() {
+				if m.InFlight != 0 {
+					t.Errorf("%+v", m)
+				}
+			}
+		}
+	})
+}
