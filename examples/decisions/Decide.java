@@ -31,6 +31,9 @@ public class Decide {
             if (answer.statusCode() == 200) { // a program with a JSON library uses that
                 return answer.body().matches("(?s).*\"retry\":\\s*true.*") ? Duration.ofMillis(number(answer.body(), "delay_ms")) : null;
             }
+            if (answer.statusCode() == 401 || answer.statusCode() == 403) { // no reason to stop, but somebody has to know
+                System.err.println("CORTEX does not let this program in, which goes on without it: " + answer.body().trim());
+            }
         } catch (java.io.IOException e) {
             // The service is gone: plain jittered backoff.
         }

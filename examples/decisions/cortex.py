@@ -9,7 +9,7 @@
         if again.retry:
             time.sleep(again.delay)
 
-If the service does not answer, calls are allowed and retries wait by plain jittered backoff: a guard that is gone must not stop what it
+If the service does not answer, or does not let the program in, calls are allowed and retries wait by plain jittered backoff: a guard that is gone must not stop what it
 guards. It is then left alone for a second, so that it costs each call next to nothing.
 """
 
@@ -21,6 +21,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+import warnings
 from typing import NamedTuple
 
 
@@ -116,6 +117,8 @@ class Guard:
                     said = e.read(10_000).decode(errors="replace")
                 if e.code in (400, 404):
                     raise Refused(said) from None
+                if e.code in (401, 403):  # no reason to stop either, but somebody has to know
+                    warnings.warn(f"CORTEX does not let this program in, which goes on without it: {said.strip()}", stacklevel=3)
         except (OSError, ValueError, http.client.HTTPException):  # URLError is the first; the last is an answer that is cut off
             pass
         with self._lock:

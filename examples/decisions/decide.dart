@@ -27,6 +27,10 @@ Future<Duration?> again(String service, String target, int priority, int attempt
       final said = jsonDecode(body) as Map<String, dynamic>;
       return said['retry'] as bool ? Duration(milliseconds: said['delay_ms'] as int) : null;
     }
+    if (answer.statusCode == 401 || answer.statusCode == 403) {
+      // No reason to stop, but somebody has to know.
+      stderr.writeln('CORTEX does not let this program in, which goes on without it: ${body.trim()}');
+    }
   } on IOException {
     // The service is gone: plain jittered backoff.
   } on TimeoutException {

@@ -190,6 +190,19 @@ cortex.Guard("`+guard+`").report(cortex.Admission(False, 0.0), "success", 0.1)
 			t.Errorf("%s%d calls", out, calls.Load())
 		}
 	})
+	t.Run("goes on by itself where it is not let in, and says so", func(t *testing.T) {
+		r := cortex.NewRegistry(func(string) cortex.Config { return cortex.Config{} }, 10)
+		s := httptest.NewServer(decision.New(decision.Config{Others: r, Token: func() string { return "0123456789abcdef" }}))
+		defer s.Close()
+		out := run(t, "python3", "-c", `
+import cortex, warnings
+with warnings.catch_warnings(record=True) as told:
+    print(cortex.Guard("`+s.URL+`", token="another").admit("whatsapp", 5).allowed, *[w.message for w in told])
+`)
+		if !strings.HasPrefix(out, "True CORTEX does not let this program in") || r.Len() != 0 {
+			t.Error(out)
+		}
+	})
 	t.Run("says what it did wrong", func(t *testing.T) {
 		guard, _ := service(t)
 		out := run(t, "python3", "-c", `
