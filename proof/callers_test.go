@@ -39,7 +39,7 @@ func newCallers(straight, linked string) *callers {
 	c := &callers{number: crowds.Add(1), straight: straight, linked: linked, tally: map[string]int{}, posts: map[string]int{}, keyed: map[string]int{}}
 	plain := new(http.Protocols)
 	plain.SetHTTP1(true)
-	c.http1 = &http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: 100, Protocols: plain, DisableCompression: true}}
+	c.http1 = &http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: 100, IdleConnTimeout: kept, Protocols: plain, DisableCompression: true}}
 	two := new(http.Protocols)
 	two.SetUnencryptedHTTP2(true)
 	c.http2 = &http.Client{Timeout: patience, Transport: &http.Transport{Protocols: two, DisableCompression: true}}
@@ -49,6 +49,9 @@ func newCallers(straight, linked string) *callers {
 const (
 	patience = 30 * time.Second // of a client: longer than any bound of the gateway's
 	crowd    = 1500             // calls in flight at most
+	// kept is how long a client keeps a connection that idles: shorter than the server's 5 s. A POST that meets a connection just being closed
+	// has no answer, and nobody may repeat it.
+	kept = 2 * time.Second
 )
 
 // run makes calls until ctx ends, and returns when the last has ended.
