@@ -41,7 +41,7 @@ func oneProbe(t *testing.T, disturb func(*server)) {
 	open(t, all)
 	var c crowd
 	var healthy atomic.Bool
-	probe := func(i *instance) {
+	stop := hammer(t, all, func(i *instance) {
 		p, err := i.engine.Admit(bg, 5)
 		if err != nil {
 			return
@@ -52,21 +52,7 @@ func oneProbe(t *testing.T, disturb func(*server)) {
 		}
 		c.visit(3 * interval)
 		p.Record(cortex.Failed)
-	}
-	end := make(chan struct{})
-	var wg sync.WaitGroup
-	for _, i := range all {
-		wg.Go(func() {
-			for {
-				select {
-				case <-end:
-					return
-				case <-time.After(ms):
-					probe(i)
-				}
-			}
-		})
-	}
+	})
 	w := newAttendance(all)
 	for w.complete < 2*time.Second {
 		w.busy(t)
@@ -98,17 +84,11 @@ func oneProbe(t *testing.T, disturb func(*server)) {
 		}
 		return true
 	})
-	close(end)
-	wg.Wait()
+	stop()
 }
 
-// Redis comes back while the target is down and every guard has been probing for itself: there is no burst of probes, and soon one at a time again.
-func TestNoBurstOfProbesWhenRedisReturns(t *testing.T) {
-	s := startRedis(t)
-	all := fleetOf(t, 8, s.url())
-	open(t, all)
-	var c crowd
-	var closed atomic.Int64
+// hammer calls f for each instance every millisecond, until stop or the end of the test.
+func hammer(t *testing.T, all []*instance, f func(*instance)) (stop func()) {
 	end := make(chan struct{})
 	var wg sync.WaitGroup
 	for _, i := range all {
@@ -118,18 +98,32 @@ func TestNoBurstOfProbesWhenRedisReturns(t *testing.T) {
 				case <-end:
 					return
 				case <-time.After(ms):
-				}
-				if p, err := i.engine.Admit(bg, 5); err == nil {
-					c.visit(interval)
-					p.Record(cortex.Failed)
-					if i.engine.Pressure().Circuit == breaker.Closed {
-						closed.Add(1)
-					}
+					f(i)
 				}
 			}
 		})
 	}
-	defer func() { close(end); wg.Wait() }()
+	stop = sync.OnceFunc(func() { close(end); wg.Wait() })
+	t.Cleanup(stop)
+	return stop
+}
+
+// Redis comes back while the target is down and every guard has been probing for itself: there is no burst of probes, and soon one at a time again.
+func TestNoBurstOfProbesWhenRedisReturns(t *testing.T) {
+	s := startRedis(t)
+	all := fleetOf(t, 8, s.url())
+	open(t, all)
+	var c crowd
+	var closed atomic.Int64
+	hammer(t, all, func(i *instance) {
+		if p, err := i.engine.Admit(bg, 5); err == nil {
+			c.visit(interval)
+			p.Record(cortex.Failed)
+			if i.engine.Pressure().Circuit == breaker.Closed {
+				closed.Add(1)
+			}
+		}
+	})
 	s.kill()
 	for _, i := range all {
 		eventually(t, 20*time.Second, "it is alone", func() bool { return i.Status().Mode == cluster.Alone })
@@ -224,10 +218,14 @@ func (w *attendance) look() {
 	w.elapsed, w.looked = now.Sub(w.start), now
 }
 
-// busy skips a test that would not end.
+// busy ends a test that would not end: a guard that probes too little is a failure, a machine that has no time is none.
 func (w *attendance) busy(t *testing.T) {
 	t.Helper()
-	if w.elapsed > 30*time.Second {
+	switch {
+	case w.elapsed < 30*time.Second:
+	case w.complete >= 2*time.Second:
+		t.Fatalf("not within %v, in which all guards were in touch with their fleet for %v", w.elapsed, w.complete)
+	default:
 		t.Skipf("this machine is too busy: all guards were in touch with their fleet for %v of %v", w.complete, w.elapsed)
 	}
 }
